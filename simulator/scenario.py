@@ -9,8 +9,8 @@ The evaluators and when each of them is exact:
     fast.predict_drifting             the pace of equal pipelines in the steady state: no bound, with a random error
     fast.predict_scenario             always, on arrays: the same without SimPy
     fast.EqualPipelines               equal pipelines that begin together, if nothing distinguishes them
-    fast.predict_repeated             the pace of a batch that is repeated, where it settles to one
-    fast.predict_unflushed            the pace of a run without a flush, where it settles to one
+    fast.RepeatedRuns                 the pace of a batch that is repeated, where it settles to one
+    fast.UnflushedRuns                the pace of a run without a flush, where it settles to one
     fast.steady_pace                  the steady state of any schedule, by one of the others
     fast.run_time                     a training run, where short runs settle to a pace or the whole one is short
     tuner.evaluate_setting            an iteration; the pace where pipelines slow each other

@@ -14,7 +14,7 @@ from pipesched import StageCost, StageCosts, flat
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK
-from pipesched.simulator.fast import compile_lists, program_times
+from pipesched.simulator.fast import LoadedProgram, compile_lists
 
 P, M, V = 512, 4096, 4
 
@@ -27,7 +27,7 @@ def main() -> int:
     tell("built and lowered")
     program = compile_lists(schedule, USUAL_NETWORK, has_hand_over=False)
     tell(f"{len(program.kinds)} instructions compiled")
-    times_s = program_times(program, StageCosts((StageCost(1.0, 2.0),) * (P * V)), flat(P))
+    times_s = LoadedProgram(program, StageCosts((StageCost(1.0, 2.0),) * (P * V)), flat(P)).times()
     tell("times known")
     makespan_s = program.makespan_s(times_s)
     tell(f"makespan {makespan_s:g} s")

@@ -1,4 +1,3 @@
-from .comm_volume import communication_volume as communication_volume
 from .comparison import Comparison as Comparison
 from .comparison import Quantity as Quantity
 from .comparison import compare_timelines as compare_timelines
@@ -31,10 +30,11 @@ from .labels import readable_s as readable_s
 from .labels import readable_share as readable_share
 from .labels import sources as sources
 from .labels import unit_of as unit_of
-from .stage_waits import waits_by_stage as waits_by_stage
 from .straggler import Straggler as Straggler
 from .straggler import straggler as straggler
+from .straggler import waits_by_stage as waits_by_stage
 from .summary import Summary as Summary
+from .summary import communication_volume as communication_volume
 from .summary import fits as fits
 from .summary import summarize as summarize
 from .tables import CellValue as CellValue

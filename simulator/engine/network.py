@@ -26,25 +26,94 @@ messages go in chunks.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, final
 
-from simpy import Environment
+from simpy import Environment, Event
 
 from pipesched.profiles.clusters import AllReduce, Cluster, Hop, Rounds
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import NotRunnableError
-from pipesched.schedules.ops import Message, Recv, Send
-from pipesched.schedules.semantics import Channel, Meetings
+from pipesched.schedules.ops import Message, Recv, Reduce, Send
+from pipesched.schedules.semantics import Channel, MeetingKey, Meetings
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine.device import SharedDevice
 from pipesched.simulator.engine.links import Wire, Wires, occupy
-from pipesched.simulator.engine.transfer_times import TransferTimes
 
-OnStart: TypeAlias = Callable[[TransferTimes, Sequence[int]], None]
+OnStart: TypeAlias = Callable[["TransferTimes", Sequence[int]], None]
 """Called with the times of a starting transfer or reduction, at a known time, and its devices."""
+
+
+@dataclass(slots=True, eq=False)
+class TransferTimes:
+    """When a message, or a reduction, starts and ends; each None until it is known.
+
+    Attributes:
+        start_s: When its first byte leaves [s].
+        end_s: When its last byte is there [s].
+        late_s: Given delay beside the network: how much later it is over for its waiters [s].
+        waits: The events of waiters before the end is known, and how long before the end each continues [s]; None
+            without waiters: then no event is spent on it.
+    """
+
+    start_s: float | None = None
+    end_s: float | None = None
+    late_s: float = 0.0
+    waits: list[tuple[Event, float]] | None = None
+
+    def set_end(self, env: Environment, end_s: float) -> None:
+        """Set the end; its waiters continue then."""
+        self.end_s = end_s
+        for wait, before_s in self.waits or ():
+            over = env.timeout(max(0.0, self._over_s(end_s) - before_s - env.now))
+            over.callbacks.extend(wait.callbacks or ())
+
+    @property
+    def over_s(self) -> float | None:
+        """When the transfer ends for its waiters [s], never before its start; None if unknown yet."""
+        return None if self.end_s is None else self._over_s(self.end_s)
+
+    def over(self, env: Environment, before_s: float = 0.0) -> Event | None:
+        """Return the event that it is over, or `before_s` before that; None if that has passed already."""
+        if self.end_s is None:
+            wait = env.event()
+            self.waits = [*(self.waits or ()), (wait, before_s)]
+            return wait
+        left_s = self._over_s(self.end_s) - before_s - env.now
+        return env.timeout(left_s) if left_s > 0 else None
+
+    def _over_s(self, end_s: float) -> float:
+        return max(self.start_s or 0.0, end_s + self.late_s) if self.late_s else end_s
+
+
+@final
+class Collectives:
+    """Reduces that meet are one reduction, which can start when the last of the replicas has posted it."""
+
+    def __init__(self, members: Mapping[int, Collection[int]]) -> None:
+        self._members = members
+        self._meetings = Meetings()
+        self._absent: dict[MeetingKey, set[int]] = {}
+        self._open: dict[MeetingKey, TransferTimes] = {}
+
+    def post(self, rank: int, op: Reduce, late_s: float = 0.0) -> tuple[TransferTimes, bool]:
+        """Post a rank's side, which ends `late_s` [s] after the network's; return if the reduction can start."""
+        key = self._meetings.come(rank, op)
+        times = self._open.setdefault(key, TransferTimes())
+        times.late_s = late_s
+        absent = self._absent.setdefault(key, set(self._members[op.stage]))
+        absent.discard(rank)
+        if not absent:
+            del self._open[key], self._absent[key]
+        return times, not absent
+
+    def absent(self, times: TransferTimes) -> tuple[int, ...]:
+        """Return the ranks that a reduction still waits for."""
+        return next(
+            (tuple(sorted(self._absent[key])) for key, open_times in self._open.items() if open_times is times), ()
+        )
 
 
 @dataclass(slots=True, eq=False)

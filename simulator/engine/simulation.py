@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, assert_never, final
 
@@ -51,14 +52,15 @@ from pipesched.schedules.ops import (
 )
 from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import HandOverWork, NetworkOptions, SimulationError, after_op, of_post, of_receipt
-from pipesched.simulator.engine.all_reduce import Collectives
+from pipesched.simulator.engine.conditions import (
+    AS_MODELLED,
+    OpSeconds,
+    jitter_factors,
+    require_given,
+    require_simulable,
+)
 from pipesched.simulator.engine.device import SimulatedDevice, simulated_devices
-from pipesched.simulator.engine.finished_ops import FinishedOps
-from pipesched.simulator.engine.jitter import jitter_factors
-from pipesched.simulator.engine.network import Network, Transfer
-from pipesched.simulator.engine.op_seconds import AS_MODELLED, OpSeconds, require_given
-from pipesched.simulator.engine.preconditions import require_simulable
-from pipesched.simulator.engine.transfer_times import TransferTimes
+from pipesched.simulator.engine.network import Collectives, Network, Transfer, TransferTimes
 
 
 def simulate_lists(
@@ -106,6 +108,28 @@ def simulate_lists(
         raise type(error)(f"{schedule.name}: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class _FinishedOps:
+    """The ops of a rank's list that it has come through.
+
+    Attributes:
+        times_s: When it came to each, its start and its end [s].
+        posts: The Sends, Recvs and Reduces by their places, and their times, which are known only later.
+    """
+
+    times_s: list[tuple[float, float, float]] = field(default_factory=list)
+    posts: list[tuple[int, PostOp, TransferTimes]] = field(default_factory=list)
+
+    def all_times_s(self) -> list[tuple[float, float, float]]:
+        """Return all times, after all posted transfers and reductions are over."""
+        for place, _, times in self.posts:
+            start_s, over_s = times.start_s, times.over_s
+            assert start_s is not None, "a channel without an unmet side has started all its transfers"
+            assert over_s is not None
+            self.times_s[place] = self.times_s[place][0], start_s, over_s
+        return self.times_s
+
+
 @final
 class _Run:
     def __init__(
@@ -136,7 +160,7 @@ class _Run:
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
         self._has_hand_over = cluster.has_hand_over
         self._hand_overs: list[list[HandOver]] = [[] for _ in schedule.ops]
-        self._done = [FinishedOps() for _ in schedule.ops]
+        self._done = [_FinishedOps() for _ in schedule.ops]
 
     def timeline(self) -> Timeline:
         processes = [

@@ -3,29 +3,33 @@
     lists ── compile_lists ──> Program ── costs, cluster ──> numbers ── event loop ──> times ──> Timeline
 
 It covers all of `simulator.engine`. Lists that cannot finish are handed to SimPy, which reports the reason.
+The distribution of a makespan whose ops vary is many simulations, each with its own seed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import quantiles
 from typing import Any, final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, ScheduleError, Timeline
-from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario, SimulationError, engine
-from pipesched.simulator.engine import require_simulable
+from pipesched.simulator import USUAL_NETWORK, Engine, Estimate, NetworkOptions, Scenario, SimulationError
+from pipesched.simulator import engine as simulator_engine
+from pipesched.simulator.engine import lists_of_all, obstacle_of_several, require_simulable
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loaded_program import LoadedProgram
 from pipesched.simulator.fast.program import Program
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
-from pipesched.simulator.memory import peak_memory, with_memory
+from pipesched.simulator.memory import iteration, peak_memory, with_memory
 
 _UNABLE = (ScheduleError, SimulationError, ProfileError)
 
@@ -133,7 +137,7 @@ class CompiledLists:
         return []
 
     def _simpys(self, jitter: float, seed: int) -> Timeline:
-        return engine.simulate_lists(
+        return simulator_engine.simulate_lists(
             self._lowered, self._costs, self._cluster, network=self._network, jitter=jitter, seed=seed
         )  # fmt: skip
 
@@ -165,30 +169,84 @@ class ScenarioLists:
         return self._compiled[key]
 
 
-def program_times(
-    program: Program,
-    costs: StageCosts,
-    cluster: Cluster,
-    network: NetworkOptions = USUAL_NETWORK,
-    *,
-    jitter: float = 0.0,
-    seed: int = 0,
-    num_pipelines: int = 1,
-) -> machine_code.Float64s:
-    """Return the times of a program by number [s].
-
-    Args:
-        program: The program for `network` and for the cluster: hand-over takes time in both or in neither.
-        costs: Seconds of each op alone on its device.
-        cluster: Devices and links.
-        network: How messages go.
-        jitter: Same as in `simulate_lists`.
-        seed: Same as in `simulate_lists`.
-        num_pipelines: Equal pipelines in lockstep on the same devices. The times are of one of them. They share
-            nothing but devices and links.
+def predict_scenario(scenario: Scenario) -> Estimate:
+    """Predict an iteration of all pipelines, as `predict_by_events` does, with the array engine.
 
     Raises:
-        ProfileError: The costs lack the seconds of a phase of the lists.
-        SimulationError: A rank waits forever.
+        ScheduleError, ProfileError: As `simulate_lists` does.
+        SimulationError: Also where the schedule cannot be run by several pipelines at once.
     """
-    return LoadedProgram(program, costs, cluster, network, num_pipelines).times(jitter, seed)
+    reason = obstacle_of_several(scenario)
+    if reason is not None:
+        raise SimulationError(reason)
+    costs, cluster = scenario.costs, scenario.cluster
+    lists = lists_of_all(scenario.schedule, scenario.num_pipelines)
+    return iteration(simulate_arrays(lists, costs, cluster, network=scenario.network), lists, costs, cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Makespans of several runs [s]; a percentile lies between two of them, in proportion."""
+
+    runs: int
+    min_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    max_s: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def distribution(makespans_s: Sequence[float]) -> Distribution:
+    """Return the distribution of at least one makespan."""
+    several = [*makespans_s] * 2 if len(makespans_s) == 1 else makespans_s  # there is nothing between one and itself
+    cuts = quantiles(several, n=100, method="inclusive")
+    return Distribution(len(makespans_s), min(makespans_s), cuts[49], cuts[89], cuts[98], max(makespans_s))
+
+
+def makespans(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    *,
+    network: NetworkOptions,
+    jitter: float,
+    seeds: Sequence[int],
+    num_processes: int = 1,
+    engine: Engine = "fast",
+) -> Iterator[float]:
+    """Yield the makespan under each of `seeds`, in their order [s].
+
+    Args:
+        schedule: Lowered.
+        num_processes: More than one: new processes share the work.
+        engine: Engine of the simulation.
+
+    Raises:
+        As `simulate_lists` does.
+    """
+    makespan_of: Callable[[int], float]
+    if engine == "simpy":
+        makespan_of = partial(_makespan_by_simpy, schedule, costs, cluster, network, jitter)
+    else:
+        makespan_of = partial(CompiledLists(schedule, costs, cluster, network).makespan_s, jitter)
+    if num_processes == 1:
+        yield from map(makespan_of, seeds)
+        return
+    from pipesched.profiles.processes import worker_pool
+
+    size = max(1, len(seeds) // (8 * num_processes))
+    with worker_pool(num_processes, makespan_of) as pool:
+        for answers in [pool.submit(seeds[start : start + size]) for start in range(0, len(seeds), size)]:
+            yield from answers.result()
+
+
+def _makespan_by_simpy(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions, jitter: float, seed: int
+) -> float:
+    return simulator_engine.simulate_lists(
+        schedule, costs, cluster, network=network, jitter=jitter, seed=seed
+    ).makespan_s

@@ -17,15 +17,26 @@ while another waits for a message. Two pipelines, a and b, of two stages and one
     lockstep    Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
     drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
 
-So all of them are run with ops that vary a little, for longer and longer: see `drifting_pace`.
+So all of them are run with ops that vary a little, for longer and longer, until their pace is known well enough:
+
+    iterations begin together    ....|....|....|....|....|....|....|....      the first half does not count, the second
+                                          half    1   2   3   4   5   6      is cut into windows: work done in each
+
+The spread of the windows shows how well a run knows its pace. It does not show whether the pipelines have drifted as
+far as they will: so a run twice as long must have the same pace. Nothing is quicker than the busiest device or link,
+and pipelines that begin together only get better as they drift. So the pace is known if a short run reaches that bound,
+and its windows agree: few micro-batches may be as quick for a while only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, final
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -44,21 +55,29 @@ from pipesched.simulator import (
     Precision,
     Scenario,
     SimulationError,
+    is_usual,
 )
 from pipesched.simulator.engine import lists_of_all, obstacle_of_several, require_simulable
-from pipesched.simulator.fast.array_engine import program_times
-from pipesched.simulator.fast.drifting_pace import Pace, drifting_pace
 from pipesched.simulator.fast.list_compiler import compile_lists
-from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays, extent_s
-from pipesched.simulator.fast.loop_runner import loop_times
-from pipesched.simulator.fast.program_costs import instructions_of
+from pipesched.simulator.fast.loaded_program import LoadedProgram, instructions_of, loop_times
+from pipesched.simulator.fast.loop_arrays import OWN, WORK, Instructions, LoopArrays, Transfers, extent_s, in_arrays
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
 from pipesched.simulator.fast.program_network import network_of
-from pipesched.simulator.fast.side_by_side import side_by_side
 from pipesched.simulator.memory import OverCapacity, taken_over
 
 _JITTER = 0.05
 """Sigma of the factor on a work's seconds: without it nothing would tell equal pipelines apart."""
+Run: TypeAlias = Callable[[int], Sequence[Sequence[float]]]
+"""From a number of iterations to when each is over, for each pipeline [s]."""
+
+WELL_ENOUGH = 0.01
+"""The error at which a pace is known, as a share of it."""
+_NUM_WINDOWS = 12
+_LEAST = 4
+_WORKS, _MOST_WORKS = 12_000, 500_000
+"""Works of the shortest run and of the longest, but for lists of which few iterations are as many."""
+_OF_DIFFERENCE = 3**0.5
+"""Ratio of the difference from a run of half the length to the error of a run; the variance of the half is double."""
 
 
 @final
@@ -100,7 +119,7 @@ class EqualPipelines:
 
     def _run_together(self, num_pipelines: int) -> Estimate:
         costs = self._costs if num_pipelines > 1 else _without_averages(self._costs)
-        times_s = program_times(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines)
+        times_s = LoadedProgram(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines).times()
         starts, ends = self._program.works_of_one
         begin_s, end_s = extent_s(times_s, starts, self._program.works[1] if num_pipelines > 1 else ends)
         peaks = {held.device: held.peak_bytes(times_s, num_pipelines) for held in self._held}
@@ -127,7 +146,7 @@ class EqualPipelines:
         """
         num_works = num_pipelines * int((self._program.kinds == WORK).sum())
         least_s = self.least_s(num_pipelines)
-        return drifting_pace(lambda count: self.ends_s(num_pipelines, count, _JITTER), num_works, least_s)
+        return _drifting_pace(lambda count: self.ends_s(num_pipelines, count, _JITTER), num_works, least_s)
 
     def ends_s(self, num_pipelines: int, iterations: int = 1, jitter: float = 0.0, seed: int = 0) -> list[list[float]]:
         """Run pipelines that begin together for a number of iterations.
@@ -144,7 +163,7 @@ class EqualPipelines:
         Raises:
             As `pace` does.
         """
-        arrays = side_by_side(self._arrays(num_pipelines), num_pipelines, iterations)
+        arrays = _side_by_side(self._arrays(num_pipelines), num_pipelines, iterations)
         instructions: Any = arrays.instructions
         if jitter:
             instructions = instructions.each_its_own()
@@ -247,3 +266,149 @@ def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
 
 def _without_averages(costs: StageCosts) -> StageCosts:
     return replace(costs, stages=tuple(replace(cost, average_s=0.0) for cost in costs.stages))
+
+
+class Pace(NamedTuple):
+    """The seconds of an iteration in the long run.
+
+    Attributes:
+        seconds: Time in which every pipeline does a batch [s].
+        error: Relative error of `seconds`: the standard error of the last run, by its windows or by its difference
+            from a run of half its length; or the excess over the lower bound.
+    """
+
+    seconds: float
+    error: float
+
+
+def _drifting_pace(run: Run, num_works: int, least_s: float) -> Pace:
+    """Run pipelines for more and more iterations until the mean time per micro-batch is known.
+
+    Args:
+        run: Runs the pipelines for a number of iterations, with ops that vary.
+        num_works: Works of all pipelines in an iteration.
+        least_s: Work of the busiest device or link in an iteration of all pipelines [s].
+    """
+    iterations = max(_LEAST, round(_WORKS / max(1, num_works)))
+    earlier_s = None
+    while True:
+        seconds, error = _measured(run(iterations))
+        if seconds <= least_s * (1 + WELL_ENOUGH) and error <= WELL_ENOUGH:
+            return Pace(max(seconds, least_s), WELL_ENOUGH)
+        if earlier_s is not None:
+            error = max(error, abs(seconds / earlier_s - 1) / _OF_DIFFERENCE)
+            if error <= WELL_ENOUGH or 2 * iterations * num_works > max(_MOST_WORKS, 4 * _LEAST * num_works):
+                return Pace(seconds, error)
+        earlier_s, iterations = seconds, 2 * iterations
+
+
+def _measured(ends_s: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the pace of a run [s] and its standard error, as a share of it."""
+    counted = len(ends_s[0]) // 2
+    from_s = min(ends[counted - 1] for ends in ends_s)
+    until_s = min(ends[-1] for ends in ends_s)  # after that the others have the devices for themselves
+    window_s = (until_s - from_s) / _NUM_WINDOWS
+    done = [sum(_done(ends, from_s + k * window_s) for ends in ends_s) for k in range(_NUM_WINDOWS + 1)]
+    rates = [after - before for before, after in pairwise(done)]
+    mean = statistics.fmean(rates)
+    if mean <= 0:  # nothing takes time
+        return 0.0, 0.0
+    error = 0.0
+    while len(rates) > 2:  # windows that follow one another are alike, so wider ones may spread more
+        error = max(error, statistics.stdev(rates) / statistics.fmean(rates) / len(rates) ** 0.5)
+        rates = [first + second for first, second in zip(rates[::2], rates[1::2], strict=False)]
+    return len(ends_s) * window_s / mean, error
+
+
+def _done(ends_s: Sequence[float], now_s: float) -> float:
+    """Return the number of finished iterations of a pipeline at a time, plus the fraction of the current one."""
+    whole = bisect_right(ends_s, now_s)
+    if whole == len(ends_s):
+        return whole
+    begin_s = ends_s[whole - 1] if whole else 0.0
+    return whole + (now_s - begin_s) / (ends_s[whole] - begin_s)
+
+
+def _side_by_side(arrays: LoopArrays, num_pipelines: int, iterations: int) -> LoopArrays:
+    """Return the arrays of N pipelines that do their lists K times.
+
+    one        rank 0  F0 B0 END                transfers 0 .. T - 1 of channels 0 .. C - 1
+    2 x 2      rank 0  F0 B0 F0 B0 END          transfers (k N + n) T + t of channels n C + c, k being the iteration
+               rank 1  F0 B0 F0 B0 END          rank n R + r is rank r of pipeline n, on the same device
+
+    Args:
+        arrays: Arrays of one of the pipelines, without reductions; devices and wires are shared by all.
+        num_pipelines: N.
+        iterations: K.
+    """
+    assert not len(arrays.reductions.members), "nobody says who reduces with whom"
+    num_sent = len(arrays.transfers.following)
+    return LoopArrays(
+        _instructions(arrays.instructions, num_sent, num_pipelines, iterations),
+        _transfers(arrays.transfers, num_pipelines, iterations),
+        arrays.reductions,
+        arrays.rules,
+    )
+
+
+def _instructions(alone: Instructions, num_sent: int, num_pipelines: int, iterations: int) -> Instructions:
+    places: list[Any] = []
+    turns: list[Any] = []
+    lengths: list[int] = []
+    for begin, end in pairwise(alone.begins.tolist()):
+        places += [np.tile(np.arange(begin, end - 1), iterations), [end - 1]]
+        turns += [np.repeat(np.arange(iterations), end - 1 - begin), [0]]
+        lengths.append((end - 1 - begin) * iterations + 1)
+    place, turn = np.concatenate(places), np.concatenate(turns)
+
+    def several(column: Any) -> Any:
+        return np.tile(column[place], num_pipelines)
+
+    targets = np.asarray(alone.targets, np.int64)[place] + num_sent * num_pipelines * turn
+    longer = alone._replace(
+        begins=np.array([*accumulate(lengths * num_pipelines, initial=0)]),
+        kinds=several(alone.kinds),
+        targets=(targets + num_sent * np.arange(num_pipelines)[:, None]).ravel(),
+        takes=several(alone.takes),
+        sharers=np.tile(alone.sharers, num_pipelines),
+    )
+    return in_arrays(type(alone), *longer)
+
+
+def _transfers(alone: Transfers, num_pipelines: int, iterations: int) -> Transfers:
+    times, num_sent, num_channels = num_pipelines * iterations, len(alone.following), len(alone.wires)
+    channels, following = np.asarray(alone.channels, np.int64), np.asarray(alone.following, np.int64)
+    is_last, (_, firsts) = following < 0, np.unique(channels, return_index=True)
+    nexts = np.where(is_last, num_pipelines * num_sent + firsts[channels], following)
+    all_following = nexts + num_sent * np.arange(times)[:, None]
+    all_following[-num_pipelines:, is_last] = -1
+    several_channels = (channels + num_channels * np.arange(num_pipelines)[:, None]).ravel()
+    columns: dict[str, Any] = {
+        "channels": np.tile(several_channels, iterations),
+        "following": all_following.ravel(),
+        "loads": np.tile(alone.loads, times),
+    }
+    longer = alone._replace(
+        wires=np.tile(alone.wires, num_pipelines),
+        slowed_begins=np.append(0, np.cumsum(np.tile(np.diff(alone.slowed_begins), num_pipelines))),
+        slowed=np.tile(alone.slowed, num_pipelines),
+        **columns,
+    )
+    return in_arrays(type(alone), *longer)
+
+
+def contention_of(scenario: Scenario) -> str | None:
+    """Return the reason why one pipeline of a scenario does not represent all, or None if it does."""
+    schedule, nics, network = scenario.schedule, scenario.cluster.nics, scenario.network
+    if schedule.num_devices < schedule.num_ranks:
+        return (
+            f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices, expected a device for "
+            "each rank; try simulate"
+        )
+    if scenario.num_pipelines == 1 or (not nics and is_usual(network)):
+        return None
+    return (
+        f"{schedule.name}: got {scenario.num_pipelines} pipelines with {len(nics)} shared NICs, {network.protocol} "
+        f"messages, {network.sends} sends and a slowdown of {network.slowdown:g}, expected no such NIC, rendezvous, "
+        "posted ones and none; try simulate"
+    )

@@ -4,7 +4,7 @@
     rank 1   Recv  F0  B0  Send       RECV t0  WAIT t0  WORK 2  WORK 3  SEND t1  END      0..3: indices into durations
 
 The instructions follow from the lists, and from whether Sends block and hand-over takes time. Their durations depend
-on costs and cluster (`simulator.fast.program_costs`).
+on costs and cluster (`simulator.fast.loaded_program`).
 """
 
 from __future__ import annotations

@@ -10,49 +10,35 @@ Costs of seconds do not change the numbers, so totals are found once; the times 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import accumulate, groupby, pairwise, zip_longest
-from operator import attrgetter, itemgetter
+from functools import cached_property
+from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules.columns import machine_code, message_table, op_cells
-from pipesched.schedules.ops import Message, Payload
+from pipesched.schedules.columns import machine_code, spread
 from pipesched.simulator import SimulationError, differ
-from pipesched.simulator.fast.held_changes import (
-    BytesByStage,
-    HeldChanges,
-    HeldRules,
-    KnownCells,
-    KnownStages,
-    KnownUses,
-    write_changes,
-)
 from pipesched.simulator.fast.program import Program
 from pipesched.simulator.memory import (
-    NEVER,
-    Instant,
-    Lifetime,
+    Instants,
+    Lifetimes,
     Part,
-    activation_bytes,
+    Totals,
     holds_inside,
     lifetimes,
+    require_stages,
+    row_bytes,
     seen_at_once,
 )
 
-_BUFFERS = ("receive_buffers", "send_buffers")
-_MOST_RANKS = 512
-"""Ranks of which all pairs are kept."""
-_MOST_VERSIONS = 4_000_000
-"""Versions of all stages that are kept."""
-_LARGEST = 2**62
-"""Bytes; more are not added up in 64 bits."""
+_WEIGHTS, _OPTIMIZER, _UPDATES, _RECEIVED = (
+    part.value for part in (Part.WEIGHTS, Part.OPTIMIZER, Part.UPDATES, Part.RECEIVED)
+)
+"""Numbers of these parts."""
 
 
 @dataclass(frozen=True)  # without slots: its columns are kept beside the fields
@@ -103,12 +89,14 @@ class HeldBytes:
         Raises:
             SimulationError: They never do.
         """
-        for time_s, group in groupby(self._states(times_s), key=itemgetter(0)):
-            states = seen_at_once([num_bytes for _, num_bytes in group], float)
-            for index, num_bytes in enumerate(states, 1):
-                held_bytes = num_pipelines * num_bytes + self._always_bytes(num_pipelines)
-                if held_bytes > capacity_bytes:
-                    return time_s, held_bytes, index < len(states)
+        since_s = times_s[self.times]
+        is_seen = self.inside | differ(since_s, np.append(since_s[1:], math.inf))
+        held = Totals(np.zeros(len(since_s), np.int32), since_s, self.totals).where(is_seen)
+        shown = seen_at_once(held, held.amounts)
+        for at, following in zip(shown, [*shown[1:], -1], strict=True):
+            held_bytes = num_pipelines * int(held.amounts[at]) + self._always_bytes(num_pipelines)
+            if held_bytes > capacity_bytes:
+                return float(held.times[at]), held_bytes, following >= 0 and held.times[following] == held.times[at]
         raise SimulationError(f"device {self.device}: got {capacity_bytes} bytes, expected less than it ever holds")
 
     @cached_property
@@ -126,14 +114,6 @@ class HeldBytes:
         doubtful = zip(*(column.tolist() for column in columns), strict=True)
         return certain, sorted(doubtful, key=lambda held: (-held[2], abs(held[0] - middle)))
 
-    def _states(self, times_s: machine_code.Float64s) -> Iterator[tuple[float, int]]:
-        """Yield (time, bytes) of all that is held for a time, or inside an op that takes none."""
-        totals, inside = self.totals.tolist(), self.inside.tolist()
-        since_s = times_s[self.times].tolist()
-        for now_s, next_s, held_bytes, is_inside in zip(since_s, [*since_s[1:], math.inf], totals, inside, strict=True):
-            if is_inside or differ(now_s, next_s):
-                yield now_s, held_bytes
-
     def _always_bytes(self, num_pipelines: int) -> int:
         return num_pipelines * self.update_bytes + self.reference_bytes if num_pipelines > 1 else 0
 
@@ -149,148 +129,52 @@ def held_on_devices(program: Program, costs: StageCosts, *, has_buffers: bool = 
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
-    held = _of_columns(program, costs, has_buffers)
-    return _of_lifetimes(program, costs, has_buffers) if held is None else held
-
-
-def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -> tuple[HeldBytes, ...] | None:
-    """Return the memory of each device from columns of ops, or None if the loop over them does not support it."""
     schedule = program.schedule
-    columns, num_ranks, num_stages = schedule.columns, schedule.num_ranks, schedule.num_stages
-    if num_stages > costs.num_stages or num_ranks > _MOST_RANKS or columns.lookaheads is not None:
-        return None
-    num_cells, num_instructions = len(columns.codes), len(program.kinds)
-    full: Any = machine_code.int32s
-    cells = columns.cells if columns.others is not None else columns.cells._replace(others=full(num_cells))
-    num_versions = 1 + _latest_version(cells.codes, cells.others)
-    sizes = _sizes(costs, num_stages, has_buffers)
-    if num_stages * num_versions > _MOST_VERSIONS or sum(map(sum, sizes)) * num_cells > _LARGEST:
-        return None
-    whole: Any = partial(np.zeros, dtype=np.int64)
-    held_changes = HeldChanges(
-        whole(num_instructions + 1), full(num_instructions + 1), whole(num_ranks), whole(num_ranks)
+    require_stages(schedule, costs)
+    rows = lifetimes(schedule.columns, schedule.num_stages)
+    num_bytes = row_bytes(rows, costs, schedule.num_stages)
+    if not has_buffers:
+        num_bytes[rows.parts >= _RECEIVED] = 0
+    rank_of, always = np.repeat(np.arange(schedule.num_ranks), np.diff(rows.begins)), []
+    is_update, is_constant = rows.parts == _UPDATES, (rows.parts == _WEIGHTS) | (rows.parts == _OPTIMIZER)
+    for is_meant in (is_constant, is_update):
+        always.append(np.zeros(schedule.num_ranks, num_bytes.dtype))
+        np.add.at(always[-1], rank_of[is_meant], num_bytes[is_meant])
+    num_bytes[is_constant | is_update] = 0
+    numbers, inside, sums = _states(program, rows, num_bytes)
+    cuts = np.searchsorted(numbers, program.begins)
+    sums -= np.repeat(np.append(0, sums)[cuts[:-1]] - always[0], np.diff(cuts))  # of the ranks before
+    times, held_inside, totals = (
+        np.insert(column, cuts[:-1], first) for column, first in ((numbers, 0), (inside, False), (sums, always[0]))
     )
-    num_states = num_stages * schedule.num_microbatches
-    is_written = machine_code.run_loop(
-        write_changes,
-        cells,
-        message_table(num_stages),
-        program.spans,
-        HeldRules(schedule.num_microbatches, num_versions, costs.compression is not None),
-        BytesByStage(*np.array(sizes, np.int64)),
-        _known_cells(num_cells, num_states, num_stages * num_versions),
-        _known_uses(2 * num_states, num_ranks * num_ranks),
-        KnownStages(full(num_stages), full(num_stages), full(num_stages, -1), full(num_stages, -1)),
-        held_changes,
-        num_steps=8 * num_cells,
-    )
-    if not is_written:
-        return None
     held = []
-    for rank, (begin, end) in enumerate(pairwise(program.begins.tolist())):
-        device, update_bytes = schedule.rank_to_device[rank], int(held_changes.updates[rank])
-        if begin + 1 < end:
-            changes, are_starts = held_changes.changes[begin:end], held_changes.are_starts[begin:end]
-            part = changes, are_starts, begin, int(held_changes.always[rank])
-            held.append(HeldBytes(device, *_states(*part), update_bytes, update_bytes))
+    for rank, (begin, end) in enumerate(pairwise((cuts + np.arange(len(cuts))).tolist())):
+        if program.begins[rank] + 1 < program.begins[rank + 1]:
+            own, device, update_bytes = slice(begin, end), schedule.rank_to_device[rank], int(always[1][rank])
+            held.append(HeldBytes(device, times[own], totals[own], held_inside[own], update_bytes, update_bytes))
     return tuple(sorted(held, key=attrgetter("device")))
 
 
-def _known_cells(num_cells: int, num_states: int, num_versions: int) -> KnownCells:
-    def unknown(count: int) -> Any:
-        return machine_code.int32s(count, -1)
-
-    return KnownCells(
-        ops=unknown(num_cells),
-        made=unknown(2 * num_states),
-        used=unknown(2 * num_states),
-        received=unknown(2 * num_states),
-        rebuilt=unknown(num_states),
-        weights=unknown(num_states),
-        following=unknown(num_cells),
-        freed=unknown(num_cells),
-        last_read=unknown(num_versions),
-    )
-
-
-def _known_uses(num_messages: int, num_pairs: int) -> KnownUses:
-    full: Any = machine_code.int32s
-    return KnownUses(
-        proven=full(num_messages),
-        senders=full(num_messages, -1),
-        numbers=full(num_messages),
-        heads=full(num_pairs, -1),
-        tails=full(num_pairs, -1),
-        used=full(num_pairs),
-        freed=full(num_pairs),
-    )
-
-
 def _states(
-    changes: Any, are_starts: Any, begin: int, always: int
-) -> tuple[machine_code.Int64s, machine_code.Int64s, npt.NDArray[np.bool_]]:
-    """Return the times at which a rank holds something else, its totals from them on, and whether they are inside."""
-    changed = np.flatnonzero((changes != 0) | (are_starts != 0))
-    sums = np.concatenate([[always], changes[changed]]).cumsum()
-    return np.concatenate([[0], begin + changed]), sums, np.concatenate([[False], are_starts[changed] != 0])
-
-
-def _sizes(costs: StageCosts, num_stages: int, has_buffers: bool) -> list[list[int]]:
-    """Return the bytes of each stage in the order of `BytesByStage`."""
-    stages = costs.stages[:num_stages]
-    return [
-        [cost.weight_bytes for cost in stages],
-        [cost.weight_bytes + cost.optimizer_bytes for cost in stages],
-        [activation_bytes(costs, Part.INPUT, stage) for stage in range(num_stages)],
-        [cost.output_bytes * has_buffers for cost in stages],
-        [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) * has_buffers for stage in range(num_stages)],
-        [cost.saved_bytes for cost in stages],
-        [activation_bytes(costs, Part.SAVED_FOR_WEIGHT, stage) for stage in range(num_stages)],
-        [cost.working_bytes for cost in stages],
-        [int(cost.output_is_saved) for cost in stages],
-    ]
-
-
-def _latest_version(codes: machine_code.Int8s, others: machine_code.Int32s) -> int:
-    """Return the highest version of weights that is read."""
-    return int(others[codes % op_cells.OVERLAPPED < op_cells.SEND_F].max(initial=0))
-
-
-def _of_lifetimes(program: Program, costs: StageCosts, has_buffers: bool = True) -> tuple[HeldBytes, ...]:
-    """Return the memory of each device from lifetimes."""
-    numbers = program.timeline(program.time_numbers)  # in place of times
-    starts: defaultdict[int, list[int]] = defaultdict(list)
-    for span in numbers.spans:
-        if holds_inside(span.op):
-            starts[numbers.rank_to_device[span.rank]].append(int(span.start_s))
-    by_device = lifetimes(numbers, costs, program.schedule)
-    if not has_buffers:
-        by_device = {
-            device: [hold for hold in holds if hold.kind not in _BUFFERS] for device, holds in by_device.items()
-        }
-    return tuple(_held(device, holds, starts[device]) for device, holds in sorted(by_device.items()))
-
-
-def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[int]) -> HeldBytes:
-    changes = defaultdict(int, dict.fromkeys(map(Instant, (0, *starts)), 0))
-    always = Counter[str]()
-    for kind, num_bytes, since, until in all_holds:
-        if kind in ("updates", "reference"):
-            always[kind] += num_bytes
-        elif since < until:
-            changes[since] += num_bytes
-            if until < NEVER:
-                changes[until] -= num_bytes
-    instants = sorted(changes)
-    times = [int(instant.time_s) for instant in instants]
-    are_starts = set(starts)
-    totals = [*accumulate(map(changes.__getitem__, instants))]
-    inside = [number in are_starts or number == following for number, following in zip_longest(times, times[1:])]
-    return HeldBytes(
-        device,
-        np.array(times, np.int64),
-        np.array(totals, np.int64 if max(totals) < _LARGEST else object),
-        np.array(inside, np.bool_),
-        always["updates"],
-        always["reference"],
-    )
+    program: Program, rows: Lifetimes, num_bytes: npt.NDArray[Any]
+) -> tuple[machine_code.Int64s, npt.NDArray[np.bool_], npt.NDArray[Any]]:
+    """Return the numbers of the times at which ranks hold something else, whether these are inside, and sums so far."""
+    columns, num_numbers = program.schedule.columns, len(program.kinds)
+    posted, begun, over = (spread(columns.codes, column) for column in program.spans)
+    instants = Instants(columns.cells, posted, begun, over, 0.0)
+    width = 1 if columns.lookaheads is None else 2  # an op that looks ahead is over one instant after its end
+    times, orders = instants.of(np.concatenate([rows.since, rows.until]))
+    since, until = (width * np.minimum(times, num_numbers).astype(np.int64) + orders).reshape(2, -1)
+    its = np.flatnonzero(since < until)
+    changes = np.zeros(width * (num_numbers + 1), num_bytes.dtype)
+    np.add.at(changes, since[its], num_bytes[its])
+    np.subtract.at(changes, until[its], num_bytes[its])
+    starts = np.zeros(num_numbers, np.bool_)
+    starts[begun[holds_inside(columns.codes)]] = True
+    is_state = changes[: width * num_numbers] != 0
+    is_state[::width] |= starts
+    places = np.flatnonzero(is_state)
+    numbers = places // width
+    inside = starts[numbers]
+    inside[:-1] |= numbers[1:] == numbers[:-1]
+    return numbers, inside, changes[places].cumsum()

@@ -11,7 +11,7 @@ all others wait for them. The next batch finds these ready at L, and the others 
 is the same batch L later, and so are all that follow. If ranks share devices, links or NICs, one slows another, and
 times are no longest paths; then nothing at all may be left at L, so that the next batch begins as the first did.
 
-Otherwise longer runs are simulated, as in `unflushed_runs`.
+Otherwise longer runs are simulated, as in `steady_pace`.
 
 The work of devices is the work of one period, too: the last Steps of a run need not keep a copy of the weights, and its
 first ops have no weights to predict.
@@ -19,12 +19,18 @@ first ops have no weights to predict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain, pairwise, starmap
 from typing import final
 
-from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.clusters import Cluster, possible_hops
 from pipesched.schedules import Schedule, Timeline, repeat
+from pipesched.schedules.columns import OpColumns, op_cells
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send
 from pipesched.schedules.transforms import with_steps
 from pipesched.simulator import (
     SAME,
@@ -39,30 +45,12 @@ from pipesched.simulator import (
 )
 from pipesched.simulator.engine import lists_of_all
 from pipesched.simulator.fast.array_engine import ScenarioLists
-from pipesched.simulator.fast.contention import is_unshared
-from pipesched.simulator.fast.late_ops import LateOps
 from pipesched.simulator.fast.timeline_extents import busy_s, idle_share, timeline_extents
 
 _MOST_REPEATED_CELLS = 1_000_000
 """Stages times micro-batches of the longest batch that is looked at twice or more, one after the other."""
 _MOST_CELLS = 20_000
 """Stages times micro-batches of the longest run that is looked at, which takes about a second."""
-
-
-def predict_repeated(scenario: Scenario, timeline: Timeline | None = None) -> Estimate | Inexact:
-    """Predict the pace at which batches follow one another, each stage stepping once between.
-
-    Args:
-        scenario: Scenario of one batch of a schedule with a flush.
-        timeline: SimPy's Timeline of it without jitter, or None to simulate it here.
-
-    Returns:
-        The seconds of a batch in the steady state and its bubble, without memory; or the reason why they are unknown.
-
-    Raises:
-        ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
-    """
-    return RepeatedRuns(scenario.schedule).predict(scenario, timeline)
 
 
 @final
@@ -78,7 +66,19 @@ class RepeatedRuns:
         self._runs: dict[int, ScenarioLists] = {}  # by the number of batches
 
     def predict(self, scenario: Scenario, timeline: Timeline | None = None) -> Estimate | Inexact:
-        """Predict the pace of the batch under the costs and on the machines of a scenario, as `predict_repeated`."""
+        """Predict the pace at which batches follow one another, each stage stepping once between.
+
+        Args:
+            scenario: Scenario of one batch of the schedule, with any costs and machines.
+            timeline: SimPy's Timeline of it without jitter, or None to simulate it here.
+
+        Returns:
+            The seconds of a batch in the steady state and its bubble, without memory; or the reason why they are
+            unknown.
+
+        Raises:
+            ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
+        """
         if scenario.num_pipelines > 1:
             return several(scenario)
         batch, schedule = self._batch, self._schedule
@@ -194,3 +194,100 @@ def repeated_pace(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> Stea
         if pace is not None:
             return pace
     return None
+
+
+@final
+class LateOps:
+    """The computations of some micro-batches of a run, found once for any times.
+
+    Args:
+        ops: All ops of the run.
+        microbatches: The micro-batches.
+    """
+
+    def __init__(self, ops: OpColumns, microbatches: range) -> None:
+        begins, codes, stages, numbers, _ = ops.in_lists
+        ranks = chain.from_iterable(starmap(_repeated, enumerate(pairwise(begins))))
+        self.ops = ops
+        self._cells = {
+            (rank, code % op_cells.OVERLAPPED, stage, number): cell
+            for cell, (rank, code, stage, number) in enumerate(zip(ranks, codes, stages, numbers, strict=True))
+            if code < op_cells.SEND_F or code >= op_cells.OVERLAPPED
+        }
+        self._late = [(key, cell) for key, cell in self._cells.items() if key[3] in microbatches]
+        self._before: dict[int, list[int]] = {}
+
+    def pace(self, timeline: Timeline, lags: Iterable[int]) -> SteadyPace | None:
+        """Return the pace of the first lag at which each computation follows its earlier one by the same time.
+
+        Args:
+            timeline: Timeline of the run.
+            lags: Micro-batches to look back, each tried in turn.
+
+        Returns:
+            The pace, or None if no lag gives one.
+        """
+        ends_s = timeline.columns.ends_s.tolist()
+        late = [(rank, ends_s[cell]) for (rank, *_), cell in self._late]
+        for lag in lags:
+            before = self._cells_before(lag)
+            gains_s = [end_s - ends_s[cell] for (_, end_s), cell in zip(late, before, strict=False)]
+            if len(before) < len(late) or not math.isclose(min(gains_s), max(gains_s), rel_tol=SAME):
+                continue
+            gain_s = math.fsum(gains_s) / len(gains_s)
+            last_s = max(end_s for _, end_s in late)
+            until_s: dict[int, float] = {}
+            for rank, end_s in late:
+                device = timeline.rank_to_device[rank]
+                until_s[device] = max(until_s.get(device, 0.0), end_s)
+            ends_of = {device: until_s.get(device, last_s) for device in timeline.devices}
+            windows = {device: (end_s - gain_s, end_s) for device, end_s in ends_of.items()}
+            return SteadyPace(gain_s / lag, idle_share(busy_s(timeline, windows), len(windows), gain_s))
+        return None
+
+    def _cells_before(self, lag: int) -> list[int]:
+        """Return the cells of the same ops a lag before; nothing where one is missing."""
+        if lag not in self._before:
+            keys = [(*key[:3], key[3] - lag) for key, _ in self._late]
+            are_there = all(map(self._cells.__contains__, keys))
+            self._before[lag] = [self._cells[key] for key in keys] if are_there else []
+        return self._before[lag]
+
+
+def _repeated(rank: int, cells: tuple[int, int]) -> list[int]:
+    return [rank] * (cells[1] - cells[0])
+
+
+def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
+    """Whether nothing is shared, so that times follow from the lists alone.
+
+    Every rank has a device of its own, and every device a NIC. A link that a reduction needs is used in one order only:
+    both ends post messages and reductions alike, and where more than two ranks reduce there are no messages.
+    """
+    return schedule.num_devices == schedule.num_ranks and not cluster.nics and _has_ordered_rings(schedule, cluster)
+
+
+def _has_ordered_rings(schedule: Schedule, cluster: Cluster) -> bool:
+    members = schedule.reducers
+    rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}
+    rings: defaultdict[tuple[int, int], set[tuple[int, ...]]] = defaultdict(set)
+    for ranks in members.values():
+        for source, target in possible_hops([schedule.rank_to_device[rank] for rank in ranks], cluster):
+            rings[rank_of[source], rank_of[target]].add(ranks)
+    lists = lower(schedule).ops if rings else ()
+    for (source, target), ranks_of in rings.items():
+        stages = {stage for stage, ranks in members.items() if ranks in ranks_of}
+        sent, got = _along(lists[source], Send, target, stages), _along(lists[target], Recv, source, stages)
+        has_messages = any(isinstance(op, Message) for op in sent)
+        if sent != got or len(ranks_of) > 1 or (has_messages and len(next(iter(ranks_of))) > 2):
+            return False
+    return True
+
+
+def _along(row: Sequence[Op], kind: type[Send] | type[Recv], peer: int, stages: Collection[int]) -> list[Message | int]:
+    """Return the posts at one end of a link: messages, and reductions by stage."""
+    return [
+        op.stage if isinstance(op, Reduce) else op.message
+        for op in row
+        if (isinstance(op, Reduce) and op.stage in stages) or (isinstance(op, kind) and op.peer == peer)
+    ]

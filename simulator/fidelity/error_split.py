@@ -20,9 +20,10 @@ from pipesched.schedules import Timeline, schedule_of
 from pipesched.simulator import SAME, SimulationError
 from pipesched.simulator.analysis import CellValue, compare_timelines, usage
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fidelity.network_model import NetworkModel, free_network
 from pipesched.simulator.fidelity.timeline_seconds import (
     GivenRows,
+    NetworkModel,
+    free_network,
     seconds_of_prediction,
     seconds_of_run,
     with_works_of,

@@ -1,9 +1,9 @@
-"""The range of a makespan: many simulations, with seconds drawn as a profile saw them vary."""
+"""The range of makespans whose seconds are drawn as a profile saw them vary, and the range of a median."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from pipesched.simulator.engine import OpSeconds
 
 if TYPE_CHECKING:
     from numpy.random import Generator
+_DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +102,35 @@ def _drawn(rng: Generator, deciles: tuple[float, ...], count: int) -> list[float
 
     levels = np.linspace(0.0, 1.0, len(deciles))
     return [float(factor) for factor in np.interp(rng.random(count), levels, deciles)]
+
+
+@dataclass(frozen=True, slots=True)
+class MedianInterval:
+    """A median, and the interval with 95 % of the medians of bootstrap samples, each as large as the data."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def furthest(self) -> float:
+        """The end of the interval that is further from 0, without its sign."""
+        return max(abs(self.low), abs(self.high))
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain data."""
+        return {"median": self.median, "low": self.low, "high": self.high}
+
+
+def median_interval(values: Sequence[float], seed: int = 0) -> MedianInterval:
+    """Return the median of at least one value with its bootstrap interval (Efron, 1979), percentiles of the draws.
+
+    Args:
+        values: Independent of each other, as of rounds.
+        seed: Seed of the draws.
+    """
+    import numpy as np
+
+    draws = np.random.default_rng(seed).choice(np.asarray(values), (_DRAWS, len(values)))
+    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+    return MedianInterval(float(np.median(values)), float(low), float(high))

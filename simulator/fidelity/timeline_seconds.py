@@ -11,6 +11,7 @@ longer than it takes to take an arrived message. Any other message arrived at th
 the usual lateness: the median of the messages of its boundary whose reader had come before the posting.
 If a reader really posted its buffer later than its list has it (PyTorch's 1F1B), the message is on its way only from
 then on: the reader's wait counts, in the usual run the median wait of the boundary.
+When a message would have been handed over follows from the network that the prediction supposes.
 """
 
 from __future__ import annotations
@@ -21,17 +22,65 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
+from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.costs import StageCosts, uniform
 from pipesched.schedules import Span, Timeline, schedule_of
 from pipesched.schedules.ops import Message, PostOp, Recv, Reduce, Step, computes, needs
 from pipesched.schedules.semantics import listed, transfers
-from pipesched.simulator.engine import OpSeconds
-from pipesched.simulator.fidelity.network_model import NetworkModel, PostPlace
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions
+from pipesched.simulator.engine import OpSeconds, simulate_lists
 
+PostPlace = tuple[int, int]
+"""A rank, and the index of a Send, Recv or Reduce in its list."""
 GivenRows: TypeAlias = tuple[tuple[OpSeconds, ...], ...]
 """The seconds of every rank and op, as the engine takes them."""
 
 _CLEARLY = 3.0
 """A reader has waited for a message if it takes this many times as long as others to take an arrived one."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkModel:
+    """The assumptions of a prediction beside the seconds of ops.
+
+    Attributes:
+        costs: Costs with the bytes of messages and of gradients.
+        cluster: Devices and links.
+        network: How messages go.
+    """
+
+    costs: StageCosts
+    cluster: Cluster
+    network: NetworkOptions = USUAL_NETWORK
+
+    def arrivals_s(self, timeline: Timeline) -> dict[PostPlace, float]:
+        """Return when each message and reduction would be over, had it been posted as in `timeline` [s].
+
+        The lists are reduced to their posts, and each post waits for its time: only the network is left to simulate.
+        """
+        zero_s = min((span.posted_s for span in timeline.spans), default=0.0)
+        lists: list[tuple[PostOp, ...]] = []
+        given: list[list[OpSeconds]] = []
+        places: list[PostPlace] = []
+        for rank in range(len(timeline.rank_to_device)):
+            now_s, row, seconds = zero_s, [], []
+            for index, span in enumerate(timeline.of_rank(rank)):
+                if isinstance(span.op, PostOp):
+                    row.append(span.op)
+                    seconds.append(OpSeconds(before_s=max(0.0, span.posted_s - now_s), after_s=0.0))
+                    places.append((rank, index))
+                    now_s = span.posted_s
+            lists.append(tuple(row))
+            given.append(seconds)
+        posts = replace(schedule_of(timeline), lists=tuple(lists), is_lowered=True)
+        posted = simulate_lists(posts, self.costs, self.cluster, network=self.network, given=given)
+        return {place: span.end_s + zero_s for place, span in zip(places, posted.spans, strict=True)}
+
+
+def free_network(timeline: Timeline) -> NetworkModel:
+    """Return the network in which nothing takes time, for the ops and devices of `timeline`."""
+    costs = uniform(schedule_of(timeline).num_stages, 0.0, 0.0, 0.0, 0.0)
+    return NetworkModel(costs, flat(max(timeline.rank_to_device, default=-1) + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,77 +13,141 @@ has ended.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar, assert_never
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
 
-from pipesched.schedules import Span
-from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard, computes
-from pipesched.schedules.weights import looks_ahead
+import numpy as np
+import numpy.typing as npt
 
-_State = TypeVar("_State")
+from pipesched.schedules.columns import Cells, Float64s, Int32s, machine_code, op_cells
+from pipesched.simulator.memory.lifetime_loop import ALWAYS, END, NEVER, OVER, POSTED, START
 
-
-class Instant(NamedTuple):
-    """A time, and the number of things that were over before on the same rank at the same time."""
-
-    time_s: float
-    order: int = 0
+SEND_F, STEP, OVERLAPPED = op_cells.SEND_F, op_cells.STEP, op_cells.OVERLAPPED
 
 
-NEVER = Instant(math.inf)
-
-
-class TimedOp(NamedTuple):
-    """A span whose times are instants, so that ops of no duration have an order.
-
-    Attributes:
-        over: When a predicted copy of the weights is dropped, one instant after the end; the end without a copy.
-    """
-
-    op: Op
-    posted: Instant
-    start: Instant
-    end: Instant
-    over: Instant
-
-
-def holds_inside(op: Op) -> bool:
-    """Return whether `op` holds memory of its own; other ops post, or leave memory as it is."""
-    match op:
-        case Compute() | Overlap() | Step():
-            return True
-        case Send() | Recv() | Reduce() | Average() | Unshard() | Reshard():
-            return False
-        case _:
-            assert_never(op)
-
-
-def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
-    """Return the ops of one rank, given in its list's order; instants of other ranks begin at order 0 like its own."""
-    timed = []
-    now = Instant(-math.inf)
-    for span in spans:
-        posted = now if span.posted_s == now.time_s else Instant(span.posted_s)
-        start = now if span.start_s == now.time_s else Instant(span.start_s)
-        end = over = start if span.end_s == span.start_s else Instant(span.end_s)
-        if holds_inside(span.op):
-            if end is start:
-                end = over = Instant(start.time_s, start.order + 1)
-            if any(map(looks_ahead, computes(span.op))):
-                over = Instant(end.time_s, end.order + 1)
-            now = over
-        timed.append(TimedOp(span.op, posted, start, end, over))
-    return timed
-
-
-def seen_at_once(states: Sequence[_State], size: Callable[[_State], float]) -> Sequence[_State]:
-    """Return the states to show of one time: the last, and before it the largest in between, if that is larger.
+@final
+class Instants:
+    """The instants of the points of all cells (`memory.lifetimes`).
 
     Args:
-        states: States at the instants of that time, one after the other.
-        size: Maps a state to the number that is compared.
+        cells: The lists.
+        posted: When its rank reached the op of each cell; in seconds, or in other numbers in the order of time.
+        starts: When it began.
+        ends: When it was over.
+        begin: The beginning, the time of `ALWAYS`; the time of `NEVER` is infinite.
     """
-    if len(states) < 2:
-        return states
-    largest = max(states, key=size)
-    return states[-1:] if size(largest) <= size(states[-1]) else (largest, states[-1])
+
+    def __init__(self, cells: Cells, posted: Any, starts: Any, ends: Any, begin: float) -> None:
+        self._columns, self._begin = (posted, starts, ends), begin
+        is_short = bool(((starts == ends) & holds_inside(cells.codes)).any())
+        self._orders: Int32s | None = None  # without ops of no time and without predictions, all places are 0
+        if is_short or len(cells.lookaheads):
+            self._orders = machine_code.int32s(4 * len(cells.codes))
+            machine_code.run_loop(find_orders, cells, posted, starts, ends, self._orders, num_steps=len(cells.codes))
+
+    def of(self, points: Int32s) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the times of some points, and their places among the points of their rank at the same time."""
+        cells, kinds, (posted, starts, ends) = points >> 2, points & 3, self._columns
+        late = np.where(kinds == POSTED, posted[cells], ends[cells])
+        times = np.where(kinds == START, starts[cells], late).astype(np.float64)
+        orders = np.zeros(len(points), np.int32)
+        times[points == ALWAYS], times[points == NEVER] = self._begin, math.inf
+        if self._orders is not None:
+            orders = np.where(points >= 0, self._orders[points], 0)
+        return times, orders
+
+
+def find_orders(cells: Cells, posted: Any, starts: Any, ends: Any, orders: Any) -> None:
+    """Write the places of the points of each rank among its points at the same time, zeros at first."""
+    begins, codes, _, _, versions, lookaheads = cells
+    for rank in range(len(begins) - 1):
+        now, order = -1e308, 0  # before all
+        for i in range(begins[rank], begins[rank + 1]):
+            at = 4 * i
+            if i > begins[rank] and codes[i - 1] >= OVERLAPPED:  # the second part of an Overlap
+                for point in range(at, at + 4):
+                    orders[point] = orders[point - 4]
+                continue
+            orders[at + POSTED] = order if posted[i] == now else 0
+            orders[at + START] = order if starts[i] == now else 0
+            is_short = ends[i] == starts[i]
+            orders[at + END] = orders[at + OVER] = orders[at + START] if is_short else 0
+            if SEND_F <= codes[i] < OVERLAPPED and codes[i] != STEP:
+                continue  # it holds nothing inside
+            orders[at + END] = orders[at + OVER] = orders[at + START] + 1 if is_short else 0
+            for part in range(i, i + (2 if codes[i] >= OVERLAPPED else 1)):
+                if len(lookaheads) > 0 and lookaheads[part] > 0 and versions[part] > 0:
+                    orders[at + OVER] = orders[at + END] + 1
+            now, order = ends[i], orders[at + OVER]
+
+
+def holds_inside(codes: Any) -> npt.NDArray[np.bool_]:
+    """Return which cells are of ops that hold memory of their own; other ops post, or leave memory as it is."""
+    is_held: npt.NDArray[np.bool_] = (codes < SEND_F) | (codes >= OVERLAPPED) | (codes == STEP)
+    return is_held
+
+
+class Totals(NamedTuple):
+    """The amounts of devices after all changes of each instant, in order of device, then of time.
+
+    Attributes:
+        devices: Device of each amount.
+        times: Time of each amount.
+        amounts: Amount from that instant on; of several kinds, a row for each instant.
+    """
+
+    devices: Int32s
+    times: Float64s
+    amounts: npt.NDArray[Any]
+
+    def where(self, is_meant: npt.NDArray[np.bool_]) -> Totals:
+        """Return some of the totals."""
+        return Totals(self.devices[is_meant], self.times[is_meant], self.amounts[is_meant])
+
+
+def totals(devices: Int32s, times: Float64s, orders: Int32s, changes: npt.NDArray[Any]) -> Totals:
+    """Add up changes at instants.
+
+    Args:
+        devices: Device of each change.
+        times: Time of each change; an infinite one never comes.
+        orders: Place of each change among those of the same time.
+        changes: Changes of an amount, or of several kinds, a row for each change.
+    """
+    in_order = np.lexsort((orders, times, devices))
+    in_order = in_order[np.isfinite(times[in_order])]
+    keys, changes = (devices[in_order], times[in_order], orders[in_order]), changes[in_order]
+    begins = _begins(keys[0])
+    amounts = changes.cumsum(axis=0)
+    before = amounts[begins] - changes[begins]  # of the devices before
+    amounts -= np.repeat(before, np.diff(np.append(begins, len(amounts))), axis=0)
+    is_last = np.ones(len(amounts), np.bool_)
+    is_last[:-1] = ~_is_same(*keys)
+    return Totals(keys[0], keys[1], amounts).where(is_last)
+
+
+def seen_at_once(held: Totals, sizes: npt.NDArray[Any]) -> Sequence[int]:
+    """Return the totals to show, ascending: of each time the last, and before it the first largest, if it is larger.
+
+    Args:
+        held: The totals.
+        sizes: Size of each.
+    """
+    begins = _begins(held.devices, held.times)
+    ends = np.append(begins[1:], len(sizes))[: len(begins)]
+    most = np.maximum.reduceat(sizes, begins) if len(begins) else sizes
+    is_most = np.flatnonzero(sizes == np.repeat(most, ends - begins))
+    firsts, lasts = is_most[np.searchsorted(is_most, begins)], ends - 1
+    shown: list[int] = np.union1d(lasts, firsts[sizes[firsts] > sizes[lasts]]).tolist()
+    return shown
+
+
+def _begins(*keys: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return where other keys begin."""
+    return np.flatnonzero(np.append(np.ones(min(1, len(keys[0])), np.bool_), ~_is_same(*keys)))
+
+
+def _is_same(*keys: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return whether each key is followed by an equal key."""
+    is_same: npt.NDArray[np.bool_] = np.logical_and.reduce([key[1:] == key[:-1] for key in keys])
+    return is_same

@@ -38,38 +38,35 @@ batch gradients grow while activations are freed, so the peak inside an op may b
 most. Temporary memory of an optimizer or a prediction is not counted. The working memory of F, W and R is not in the
 costs.
 
-Lifetimes are given in instants (`memory.instants`), so that ops which take no time hold their bytes too.
+Which bytes are held from when to when follows from the lists alone; costs say how many bytes these are. A point is one
+of four places of a cell: its rank reaches it, its op starts, ends, or drops its predicted copy of the weights. Times of
+a Timeline turn points into instants (`memory.instants`), so that ops which take no time hold their bytes too.
 
 The input of stage 0 is data: its bytes are not in the costs, and with R it counts as nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from enum import IntEnum
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, Span, Timeline
-from pipesched.schedules.ops import (
-    ENDS_MICROBATCH,
-    Average,
-    Compute,
-    Message,
-    Phase,
-    Recv,
-    Send,
-    Step,
-    computes,
-    gives,
-    needs_from_others,
-    occupies_device,
+from pipesched.schedules.columns import OpColumns, machine_code, message_table, op_cells
+from pipesched.schedules.ops import Message, Payload
+from pipesched.simulator import Buffers
+from pipesched.simulator.memory.lifetime_loop import (
+    ACTIVATIONS,
+    KnownCells,
+    KnownPeers,
+    KnownPosts,
+    KnownStages,
+    Lifetimes,
+    find_lifetimes,
 )
-from pipesched.schedules.semantics import Acknowledgements
-from pipesched.schedules.weights import looks_ahead
-from pipesched.simulator import Buffers, SimulationError
-from pipesched.simulator.memory.activations import Part, activation_bytes, activations
-from pipesched.simulator.memory.instants import NEVER, Instant, TimedOp, timed_ops
 
 KINDS = (
     "weights",
@@ -84,221 +81,120 @@ KINDS = (
 )  # fmt: skip
 """The kinds of bytes; every memory sample has all of them, in this order."""
 
-_Parts: TypeAlias = Sequence[tuple[Compute, TimedOp]]
+_ROWS_OF = (5, 4, 3, 2, 2, 1, 1, 1, 1, 0, 1, 1, 0, 0)
+"""The most lifetimes that begin at a cell, by its code."""
 
 
-class Lifetime(NamedTuple):
-    """Bytes of one kind, and the instants between which they are held."""
+class Part(IntEnum):
+    """A part of the bytes of a stage, as the loop numbers them; the saved ones need no place where F saves the output.
 
-    kind: str
-    num_bytes: int
-    since: Instant
-    until: Instant = NEVER
+    The activations of a micro-batch, by the ops between which they are held:
+
+        F ─────────────── B          SAVED              F to the end of B
+        F ─────── I ───── W          SAVED              F to the end of I
+                    └─────┘          SAVED_FOR_WEIGHT   the end of I to the end of W
+        F ─── R ── B                 INPUT              F to R, then SAVED from R on
+        └─────┘
+    """
+
+    INPUT = 0
+    SAVED = 1
+    SAVED_FOR_WEIGHT = 2
+    WORKING = 3
+    WEIGHTS = 4
+    OPTIMIZER = 5
+    UPDATES = 6
+    VERSION = 7
+    GRADIENTS = 8
+    RECEIVED = 9
+    SENT = 10
+    SENT_SAVED = 11
+    PASSED = 12
+    PASSED_SAVED = 13
 
 
-def lifetimes(
-    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
-) -> Mapping[int, Sequence[Lifetime]]:
-    """Return, per device, the lifetime of everything that it ever holds.
+KIND_OF = np.array(
+    [
+        KINDS.index(kind)
+        for kind in (
+            *("activations",) * 4, "weights", "optimizer", "updates", "weight_versions", "gradients", "receive_buffers",
+            *("send_buffers",) * 4,
+        )
+    ]
+)  # fmt: skip
+"""Index of the kind in `KINDS`, by part."""
+
+
+def activation_bytes(costs: StageCosts, part: Part, stage: int) -> int:
+    """Return the bytes of `INPUT`, `SAVED` or `SAVED_FOR_WEIGHT`; 0 for the input of stage 0, which is data."""
+    cost = costs.stages[stage]
+    if part is Part.INPUT:
+        return costs.stages[stage - 1].output_bytes if stage else 0
+    if part is Part.SAVED or cost.saved_for_weight_bytes is None:
+        return cost.saved_bytes
+    return cost.saved_for_weight_bytes
+
+
+def part_bytes(costs: StageCosts, num_stages: int, buffers: Buffers = "pooled") -> list[list[int]]:
+    """Return the bytes of each part, by stage; a buffer per micro-batch keeps the stage's input, so F does not."""
+    stages, rows = costs.stages[:num_stages], list[list[int]]()
+    for part in (Part.INPUT, Part.SAVED, Part.SAVED_FOR_WEIGHT):
+        sizes = [activation_bytes(costs, part, stage) for stage in range(num_stages)]
+        if buffers == "per_microbatch":
+            inputs = (activation_bytes(costs, Part.INPUT, stage) for stage in range(num_stages))
+            sizes = [max(0, size - its) for size, its in zip(sizes, inputs, strict=True)]
+        rows.append(sizes)
+    weights, outputs = [cost.weight_bytes for cost in stages], [cost.output_bytes for cost in stages]
+    messages = [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(num_stages)]
+    rows += [[cost.working_bytes for cost in stages], weights, [cost.optimizer_bytes for cost in stages]]
+    rows += [weights, weights, weights, messages]
+    for sizes, is_own in ((messages, costs.compression is None), (outputs, True)):
+        rows += [
+            sizes,
+            [0 if cost.output_is_saved and is_own else size for cost, size in zip(stages, sizes, strict=True)],
+        ]
+    return rows
+
+
+def lifetimes(ops: OpColumns, num_stages: int, buffers: Buffers | None = "pooled") -> Lifetimes:
+    """Return the lifetimes of all bytes that the ranks ever hold, but for the reference model of averaged stages.
 
     Args:
-        timeline: Timeline of `schedule`, lowered. Its times are only compared, so they may also be ranks of times [s].
-        costs: Bytes of every stage.
-        schedule: Schedule with the number of stages.
-        buffers: How receive buffers are allocated.
-
-    Returns:
-        By device, the lifetimes with their bytes, in no order; nothing of a device without ranks.
-
-    Raises:
-        SimulationError: The schedule has more stages than the costs.
+        ops: The lists, lowered.
+        num_stages: Number of stages of the whole pipeline.
+        buffers: How receive buffers are allocated; None for the saved activations alone.
     """
-    if schedule.num_stages > costs.num_stages:
-        raise SimulationError(
-            f"{schedule.name}: got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}"
-        )
-    begin = Instant(min((span.posted_s for span in timeline.spans), default=0.0))
-    held: defaultdict[int, list[Lifetime]] = defaultdict(list)
-    for device, hold in _reference(timeline, costs, begin):
-        held[device].append(hold)
-    by_rank = _by_rank(timeline)
-    let_go = {} if buffers == "per_microbatch" else _let_go(by_rank, schedule.num_stages)
-    for rank, ops in by_rank.items():
-        held_here = held[timeline.rank_to_device[rank]]
-        works = [timed for timed in ops if occupies_device(timed.op)]
-        parts = [(part, timed) for timed in works for part in computes(timed.op)]
-        held_here += _weights(works, costs, begin)
-        held_here += _gradients(works, costs)
-        held_here += _activations(parts, costs, buffers)
-        held_here += _working(parts, costs)
-        kept = _kept_outputs(parts, costs)
-        if buffers == "per_microbatch":
-            held_here += _outputs(ops, parts, costs, kept)
-            held_here += _own_buffers(parts, costs, schedule.num_stages, begin)
-        else:
-            held_here += _outputs(ops, parts, costs, kept, let_go)
-            held_here += _pooled_buffers(ops, parts, costs, schedule.num_stages, kept, at_use=buffers == "at_use")
-    return held
+    zeros, none = machine_code.int32s, partial(machine_code.int32s, number=-1)
+    cells, num_cells, num_ranks, has_all = ops.cells, len(ops.codes), ops.num_ranks, buffers is not None
+    if not len(cells.others):
+        cells = cells._replace(others=zeros(num_cells))
+    num_microbatches = 1 + machine_code.bounds(ops.microbatches)[1]
+    num_versions = 1 + int(cells.others[ops.codes % op_cells.OVERLAPPED < op_cells.SEND_F].max(initial=0))
+    num_states, num_posts = num_stages * num_microbatches, sum(ops.counts[op_cells.SEND_F : op_cells.REDUCE])
+    num_posts, num_peers = has_all * num_cells, has_all * 2 * min(num_posts, num_ranks * num_ranks)
+    room = sum(count * most for count, most in zip(ops.counts, _ROWS_OF, strict=True))
+    room += 2 * min(num_stages * num_ranks, num_cells)
+    rows: Any = Lifetimes(zeros(num_ranks + 1), machine_code.int8s(room), zeros(room), zeros(room), zeros(room))
+    counts = (2, 2 * has_all, 2 * has_all, 1, 1)
+    known = [*(none(count * num_states) for count in counts), none(has_all * num_stages * num_versions)]
+    machine_code.run_loop(
+        find_lifetimes, cells, message_table(num_stages), num_microbatches, num_versions,
+        ACTIVATIONS if buffers is None else get_args(Buffers).index(buffers),
+        KnownCells(*known),
+        KnownPosts(zeros(num_posts), none(num_posts), zeros(num_posts), none(num_posts)),
+        KnownPeers(
+            none(num_ranks), *(none(num_peers) for _ in range(5)), *(zeros(num_peers) for _ in range(3))
+        ),
+        KnownStages(*(none(num_stages) for _ in range(4))), rows, num_steps=8 * num_cells,
+    )  # fmt: skip
+    count = int(rows.begins[-1])
+    return Lifetimes(rows.begins, *(column[:count] for column in rows[1:]))
 
 
-def _by_rank(timeline: Timeline) -> dict[int, list[TimedOp]]:
-    spans: defaultdict[int, list[Span]] = defaultdict(list)
-    for span in timeline.spans:
-        spans[span.rank].append(span)
-    return {rank: timed_ops(its) for rank, its in spans.items()}
-
-
-def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Iterator[Lifetime]:
-    """Yield weights, their optimizer's state, and the copies of versions that a Step would overwrite too early."""
-    last_read: dict[tuple[int, int], tuple[int, Instant]] = {}
-    stages: set[int] = set()
-    for index, timed in enumerate(ops):
-        for part in computes(timed.op):
-            stages.add(part.stage)
-            last_read[part.stage, part.version] = (index, timed.end)
-            if looks_ahead(part):
-                yield Lifetime("weight_versions", costs.stages[part.stage].weight_bytes, timed.start, timed.over)
-    for stage in stages:
-        yield Lifetime("weights", costs.stages[stage].weight_bytes, begin)
-        yield Lifetime("optimizer", costs.stages[stage].optimizer_bytes, begin)
-    version: Counter[int] = Counter()
-    for index, timed in enumerate(ops):
-        if isinstance(timed.op, Step):
-            stage = timed.op.stage
-            read, until = last_read.get((stage, version[stage]), (-1, begin))
-            version[stage] += 1
-            if read > index:
-                yield Lifetime("weight_versions", costs.stages[stage].weight_bytes, timed.start, until)
-
-
-def _reference(timeline: Timeline, costs: StageCosts, begin: Instant) -> Iterator[tuple[int, Lifetime]]:
-    """Yield (device, lifetime) of the memory for averaged models."""
-    averages = {(span.rank, span.op.stage) for span in timeline.spans if isinstance(span.op, Average)}
-    for rank, stage in averages:
-        yield timeline.rank_to_device[rank], Lifetime("updates", costs.stages[stage].weight_bytes, begin)
-    for device, stage in {(timeline.rank_to_device[rank], stage) for rank, stage in averages}:
-        yield device, Lifetime("reference", costs.stages[stage].weight_bytes, begin)
-
-
-def _gradients(ops: Sequence[TimedOp], costs: StageCosts) -> Iterator[Lifetime]:
-    since: dict[int, Instant] = {}
-    for timed in ops:
-        for part in computes(timed.op):
-            if part.phase in ENDS_MICROBATCH:
-                since.setdefault(part.stage, timed.end)
-        if isinstance(timed.op, Step) and timed.op.stage in since:
-            stage = timed.op.stage
-            yield Lifetime("gradients", costs.stages[stage].weight_bytes, since.pop(stage), timed.end)
-    for stage, made in since.items():
-        yield Lifetime("gradients", costs.stages[stage].weight_bytes, made)
-
-
-def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator[Lifetime]:
-    """With a buffer per micro-batch the stage's input stays there, and is not held once more."""
-    for part, stage, since, until in activations(parts):
-        num_bytes = activation_bytes(costs, part, stage)
-        if buffers == "per_microbatch":
-            num_bytes = max(0, num_bytes - activation_bytes(costs, Part.INPUT, stage))
-        yield Lifetime("activations", num_bytes, since, until)
-
-
-def _working(parts: _Parts, costs: StageCosts) -> Iterator[Lifetime]:
-    """Yield the working memory of each backward; in an Overlap for as long as the pair runs."""
-    for part, timed in parts:
-        num_bytes = costs.stages[part.stage].working_bytes
-        if num_bytes and part.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT):
-            yield Lifetime("activations", num_bytes, timed.start, timed.end)
-
-
-def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Instant) -> Iterator[Lifetime]:
-    """Yield a buffer for every message that a rank will ever get, allocated before the run and never freed.
-
-    A message from a stage of the same rank takes the place of its buffer, so it counts like any other.
-    """
-    for part, _ in parts:
-        for message in needs_from_others(part, num_stages):
-            yield Lifetime("receive_buffers", costs.message_bytes(message), begin)
-
-
-def _pooled_buffers(
-    ops: Sequence[TimedOp], parts: _Parts, costs: StageCosts, num_stages: int, kept: Container[Message | None],
-    *, at_use: bool,
-) -> Iterator[Lifetime]:  # fmt: skip
-    """Yield the buffer of each message from its Recv or its use on; a message within a rank has one from op to op."""
-    used = {message: timed.start for part, timed in parts for message in needs_from_others(part, num_stages)}
-    taken = {
-        message: timed.start if part.phase is Phase.FORWARD else timed.over
-        for part, timed in parts
-        for message in needs_from_others(part, num_stages)
-    }
-    for timed in ops:
-        if isinstance(timed.op, Recv):
-            message = timed.op.message
-            since = used.get(message, timed.posted) if at_use else timed.posted
-            yield Lifetime("receive_buffers", costs.message_bytes(message), since, taken.pop(message, NEVER))
-    made = _made(parts)
-    for message, until in taken.items():  # not received, so made on this rank
-        if message in made and message not in kept:
-            yield Lifetime("send_buffers", costs.stages[message.origin].output_bytes, made[message], until)
-
-
-def _outputs(
-    ops: Sequence[TimedOp],
-    parts: _Parts,
-    costs: StageCosts,
-    kept: Container[Message | None],
-    let_go: Mapping[Message, Instant] | None = None,
-) -> Iterator[Lifetime]:
-    """Yield the sent messages, from their making until freed; without `let_go`, until the transfer ends."""
-    made = _made(parts)
-    for timed in ops:
-        if isinstance(timed.op, Send) and (costs.compression is not None or timed.op.message not in kept):
-            message = timed.op.message
-            until = timed.end if let_go is None else let_go.get(message, NEVER)
-            yield Lifetime("send_buffers", costs.message_bytes(message), made.get(message, timed.posted), until)
-
-
-def _kept_outputs(parts: _Parts, costs: StageCosts) -> set[Message | None]:
-    """Return the outputs that are saved as activations anyway, for as long as their sending needs them."""
-    again = {(part.stage, part.microbatch) for part, _ in parts if part.phase is Phase.RECOMPUTE}
-    return {
-        gives(part)
-        for part, _ in parts
-        if part.phase is Phase.FORWARD
-        and costs.stages[part.stage].output_is_saved
-        and (part.stage, part.microbatch) not in again
-    }
-
-
-def _let_go(by_rank: Mapping[int, Sequence[TimedOp]], num_stages: int) -> dict[Message, Instant]:
-    """Return when our executor frees each message; messages that it frees only at the end are missing."""
-    let_go: dict[Message, Instant] = {}
-    lists = {rank: [timed.op for timed in ops] for rank, ops in by_rank.items()}
-    for rank, ops in by_rank.items():
-        peers = {op.peer for op in lists[rank] if isinstance(op, Send) and op.peer in lists}
-        proofs = {
-            answer: (peer, count)
-            for peer in peers
-            for answer, count in Acknowledgements(lists[peer], peer, rank, num_stages)
-        }
-        sent: dict[int, deque[Message]] = {peer: deque() for peer in peers}
-        num_gone = Counter[int]()
-        for timed in ops:
-            if isinstance(timed.op, Send):
-                if timed.op.peer in sent:
-                    sent[timed.op.peer].append(timed.op.message)
-                continue
-            for part in computes(timed.op):
-                for answer in needs_from_others(part, num_stages):
-                    if answer not in proofs:
-                        continue
-                    peer, count = proofs[answer]
-                    for _ in range(count - num_gone[peer]):
-                        let_go[sent[peer].popleft()] = timed.start
-                    num_gone[peer] = max(num_gone[peer], count)
-    return let_go
-
-
-def _made(parts: _Parts) -> dict[Message | None, Instant]:
-    """Return when each message of a rank was made."""
-    return {gives(part): timed.end for part, timed in parts}
+def row_bytes(rows: Lifetimes, costs: StageCosts, num_stages: int, buffers: Buffers = "pooled") -> npt.NDArray[Any]:
+    """Return the bytes of each lifetime, in 64 bits if their sum fits, otherwise as Python's numbers."""
+    sizes = part_bytes(costs, num_stages, buffers)
+    most = max(map(max, sizes), default=0) * max(1, len(rows.parts))
+    table: npt.NDArray[Any] = np.array(sizes, np.int64 if most < 2**62 else object)
+    taken: npt.NDArray[Any] = table[rows.parts, rows.stages]
+    return taken

@@ -13,19 +13,22 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import MemorySample, Schedule, Span, Timeline
-from pipesched.schedules.common import paused_collector, too_many_objects
+from pipesched.schedules.common import too_many_objects
 from pipesched.schedules.ops import Op, Recv, Send
 from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError, differ
-from pipesched.simulator.memory.instants import NEVER, holds_inside, seen_at_once
-from pipesched.simulator.memory.lifetimes import KINDS as KINDS
-from pipesched.simulator.memory.lifetimes import Lifetime, lifetimes
+from pipesched.simulator.memory.instants import Instants, Totals, holds_inside, seen_at_once, totals
+from pipesched.simulator.memory.lifetime_loop import UPDATES
+from pipesched.simulator.memory.lifetimes import KIND_OF, KINDS, lifetimes, row_bytes
 
 _OP_BYTES = 3000
 """Memory to add up the bytes of an op, with the op and its span [bytes]."""
@@ -50,7 +53,7 @@ class OverCapacity:
 
 
 def memory(
-    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
 ) -> tuple[MemorySample, ...]:
     """Return the memory of every device at each change.
 
@@ -62,8 +65,6 @@ def memory(
         costs: Bytes of every stage.
         schedule: Schedule with the number of stages.
         buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
-        num_pipelines: Equal pipelines in lockstep on the same devices, of which the timeline is one: each holds the
-            same memory, but there is only one reference model.
 
     Returns:
         Samples in order of device, then time [s], each with the bytes of every kind of `KINDS`; the first of a device
@@ -72,12 +73,43 @@ def memory(
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
-    with paused_collector():
-        begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
-        by_device = sorted(lifetimes(timeline, costs, schedule, buffers=buffers).items())
-        short = _starts_of_short(timeline, begin_s)
-        return tuple(
-            sample for device, holds in by_device for sample in _samples(device, begin_s, holds, short, num_pipelines)
+    require_stages(schedule, costs)
+    spans, rows = timeline.columns, lifetimes(timeline.columns.ops, schedule.num_stages, buffers)
+    num_bytes, begin_s = row_bytes(rows, costs, schedule.num_stages, buffers), spans.begin_s
+    instants = Instants(spans.ops.cells, spans.posted_s, spans.starts_s, spans.ends_s, begin_s)
+    (since_s, since_orders), (until_s, until_orders) = instants.of(rows.since), instants.of(rows.until)
+    is_held = (num_bytes > 0) & ((since_s < until_s) | ((since_s == until_s) & (since_orders < until_orders)))
+    device_of = np.array(timeline.rank_to_device, np.int32)
+    own, devices = np.repeat(device_of, np.diff(rows.begins)), np.unique(device_of[np.diff(spans.ops.begins) > 0])
+    changes = np.zeros((len(devices) + 2 * len(own), len(KINDS)), num_bytes.dtype)
+    places, kinds = len(devices) + np.flatnonzero(is_held), KIND_OF[rows.parts[is_held]]
+    changes[places, kinds] = num_bytes[is_held]
+    changes[places + len(own), kinds] = -num_bytes[is_held]
+    is_update = rows.parts == UPDATES  # the ranks of a device share one reference model
+    for device, stage in {*zip(own[is_update].tolist(), rows.stages[is_update].tolist(), strict=True)}:
+        changes[np.searchsorted(devices, device), KINDS.index("reference")] += costs.stages[stage].weight_bytes
+    is_change = np.append(np.ones(len(devices), np.bool_), np.tile(is_held, 2))
+    held = totals(
+        np.concatenate([devices, own, own])[is_change],
+        np.concatenate([np.full(len(devices), begin_s), since_s, until_s])[is_change],
+        np.concatenate([np.zeros(len(devices), np.int32), since_orders, until_orders])[is_change],
+        changes[is_change],
+    )
+    held = held.where(_last_longer(held, begin_s) | _inside_short(timeline, held))
+    columns = zip(held.devices.tolist(), held.times.tolist(), held.amounts.tolist(), strict=True)
+    samples = [MemorySample(device, time_s, tuple(zip(KINDS, its, strict=True))) for device, time_s, its in columns]
+    return tuple(samples[at] for at in seen_at_once(held, held.amounts.sum(axis=1)))
+
+
+def require_stages(schedule: Schedule, costs: StageCosts) -> None:
+    """Refuse costs of too few stages.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    if schedule.num_stages > costs.num_stages:
+        raise SimulationError(
+            f"{schedule.name}: got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}"
         )
 
 
@@ -164,50 +196,19 @@ def _lasts_from(span: Span, time_s: float) -> bool:
     return _taken_s(span) == time_s < span.end_s
 
 
-def _starts_of_short(timeline: Timeline, begin_s: float) -> set[tuple[int, float]]:
-    """Return (device, time) of the starts of ops that take no longer than a rounding, and yet hold something inside."""
-    return {
-        (timeline.rank_to_device[span.rank], span.start_s)
-        for span in timeline.spans
-        if span.start_s < span.end_s
-        and not differ(span.start_s - begin_s, span.end_s - begin_s)
-        and holds_inside(span.op)
-    }
+def _last_longer(held: Totals, begin_s: float) -> npt.NDArray[np.bool_]:
+    """Return which totals last longer than a rounding, or are followed by another total of the same time."""
+    now_s, next_s = held.times[:-1], held.times[1:]
+    lasts = (next_s == now_s) | differ(now_s - begin_s, next_s - begin_s) | (held.devices[1:] != held.devices[:-1])
+    return np.append(lasts, np.ones(min(1, len(held.times)), np.bool_))
 
 
-def _samples(
-    device: int,
-    begin_s: float,
-    lifetimes: Iterable[Lifetime],
-    short: Container[tuple[int, float]],
-    num_pipelines: int,
-) -> Iterator[MemorySample]:
-    """Add up the lifetimes; changes at one instant are in one sample, and the first is at `begin_s`.
-
-    Memory that lasts between two ops only for a rounding is in no sample; `short` are the starts of such short ops.
-    """
-    changes = [(begin_s, 0, KINDS[0], 0)]
-    for kind, num_bytes, since, until in lifetimes:
-        if num_bytes and since < until:
-            all_bytes = num_bytes if kind == "reference" else num_pipelines * num_bytes
-            changes.append((*since, kind, all_bytes))
-            if until < NEVER:
-                changes.append((*until, kind, -all_bytes))
-    changes.sort()
-    held = {kind: (kind, 0) for kind in KINDS}
-    states, now_s, now_order = list[MemorySample](), *changes[0][:2]
-    for time_s, order, kind, num_bytes in changes:
-        if time_s != now_s or order != now_order:
-            if time_s == now_s or differ(now_s - begin_s, time_s - begin_s) or (device, now_s) in short:
-                states.append(MemorySample(device, now_s, tuple(held.values())))
-            if time_s != now_s:
-                yield from seen_at_once(states, _total_bytes)
-                states.clear()
-            now_s, now_order = time_s, order
-        held[kind] = (kind, held[kind][1] + num_bytes)
-    states.append(MemorySample(device, now_s, tuple(held.values())))
-    yield from seen_at_once(states, _total_bytes)
-
-
-def _total_bytes(sample: MemorySample) -> int:
-    return sample.total_bytes
+def _inside_short(timeline: Timeline, held: Totals) -> npt.NDArray[np.bool_]:
+    """Return which totals begin with an op that takes no longer than a rounding, and yet holds something inside."""
+    spans, begin_s = timeline.columns, timeline.columns.begin_s
+    starts_s, ends_s = spans.starts_s, spans.ends_s
+    is_short = (starts_s < ends_s) & ~differ(starts_s - begin_s, ends_s - begin_s) & holds_inside(spans.ops.codes)
+    ranks, is_inside = spans.ops.rank_of(np.flatnonzero(is_short)), np.zeros(len(held.times), np.bool_)
+    for rank, start_s in zip(ranks.tolist(), starts_s[is_short].tolist(), strict=True):
+        is_inside |= (held.devices == timeline.rank_to_device[rank]) & (held.times == start_s)
+    return is_inside

@@ -12,25 +12,19 @@ it counts fully for W, and an input before its R counts nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import groupby
 from math import lcm
-from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
-from pipesched.schedules.columns import machine_code
-from pipesched.simulator.memory.activations import Part, activation_bytes
-from pipesched.simulator.memory.flight_loop import Changes, ShareByStage, add_changes, find_changes
+from pipesched.simulator.memory.instants import Instants, Totals, seen_at_once, totals
+from pipesched.simulator.memory.lifetimes import Part, activation_bytes, lifetimes
 
 _MOST = 1 << 40
-"""Largest common denominator of the shares counted by stages that machine code adds up in whole numbers."""
+"""Largest common denominator of the shares counted by stages that are added up in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,83 +48,46 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
         Samples in order of device, then time [s], in micro-batches, which may be fractions. The first sample of a
         device is at the beginning of the Timeline. Two samples may have the same time if ops take no time.
     """
-    counts = _Counts(timeline, costs, schedule)
-    return tuple(
-        InFlight(device, float(time_s), int(held) / counts.unit)
-        for device in timeline.devices
-        for time_s, held in zip(*counts.samples(device), strict=True)
-    )
+    held, unit = _held(timeline, costs, schedule)
+    return tuple(_sample(held, unit, at) for at in seen_at_once(held, held.amounts))
 
 
 def peaks_in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> dict[int, InFlight]:
     """Return, per device, the first sample of the most micro-batches of `in_flight`, without making the others."""
-    counts = _Counts(timeline, costs, schedule)
-    peaks = {}
-    for device in timeline.devices:
-        times_s, held = counts.samples(device)
-        first = int(held.argmax())
-        peaks[device] = InFlight(device, float(times_s[first]), int(held[first]) / counts.unit)
-    return peaks
+    held, unit = _held(timeline, costs, schedule)
+    ends = np.searchsorted(held.devices, timeline.devices, side="right")
+    begins = np.append(0, ends[:-1])
+    peaks = (begin + int(held.amounts[begin:end].argmax()) for begin, end in zip(begins, ends, strict=True))
+    return {device: _sample(held, unit, at) for device, at in zip(timeline.devices, peaks, strict=True)}
 
 
-def peak_in_flight(samples: Iterable[InFlight]) -> Mapping[int, InFlight]:
-    """Return, per device, the first sample of the most micro-batches."""
-    return {
-        device: max(group, key=lambda sample: sample.microbatches)
-        for device, group in groupby(samples, key=lambda sample: sample.device)
-    }
+def _sample(held: Totals, unit: int, at: int) -> InFlight:
+    return InFlight(int(held.devices[at]), float(held.times[at]), int(held.amounts[at]) / unit)
 
 
-@final
-class _Counts:
-    """The counts of a Timeline's stages, in whole numbers of one unit.
-
-    Attributes:
-        unit: Units of one micro-batch.
-    """
-
-    def __init__(self, timeline: Timeline, costs: StageCosts, schedule: Schedule) -> None:
-        spans, share = timeline.columns, schedule.stage_share
-        shares = [
-            [share * _share_held(costs, part, stage) for stage in range(spans.ops.num_computed_stages)]
-            for part in (Part.INPUT, Part.SAVED, Part.SAVED_FOR_WEIGHT)
-        ]
-        self.unit = lcm(*(count.denominator for row in shares for count in row))
-        self._kind: type = np.int64 if self.unit * len(spans.ops.codes) < _MOST else object
-        self._cells = spans.ops.cells
-        counts = ShareByStage(*(np.array([int(count * self.unit) for count in row], self._kind) for row in shares))
-        num_microbatches = 1 + machine_code.bounds(spans.ops.microbatches)[1]
-        seen = machine_code.int32s(len(shares[0]) * num_microbatches)
-        self._given = self._cells, spans.starts_s, spans.ends_s, num_microbatches, counts, seen
-        self._begin_s = spans.begin_s
-        self._ranks: defaultdict[int, list[int]] = defaultdict(list)
-        for rank, device in enumerate(timeline.rank_to_device):
-            self._ranks[device].append(rank)
-
-    def samples(self, device: int) -> tuple[machine_code.Float64s, npt.NDArray[Any]]:
-        """Return when a device holds more or less [s], and how much then [units]."""
-        begin = Changes(np.array([self._begin_s]), np.zeros(1, np.int64), self._units(1))
-        columns = _in_order([begin, *(self._changes(rank) for rank in self._ranks[device])])
-        sample_times_s, held = np.zeros(len(columns[0])), self._units(len(columns[0]))
-        num_samples = machine_code.run_loop(add_changes, *columns, sample_times_s, held, num_steps=len(held))
-        return sample_times_s[:num_samples], held[:num_samples]
-
-    def _units(self, count: int) -> npt.NDArray[Any]:
-        numbers: npt.NDArray[Any] = np.zeros(count, self._kind)
-        return numbers
-
-    def _changes(self, rank: int) -> Changes:
-        most = int(self._cells.begins[rank + 1] - self._cells.begins[rank])
-        changes = Changes(np.zeros(most), np.zeros(most, np.int64), self._units(most))
-        count = machine_code.run_loop(find_changes, rank, *self._given, changes, num_steps=most)
-        return Changes(changes.times_s[:count], changes.orders[:count], changes.counts[:count])
-
-
-def _in_order(changes: Sequence[Changes]) -> Changes:
-    """Return the changes of some ranks as columns, in order of time."""
-    times_s, orders, counts = (np.concatenate(column) for column in zip(*changes, strict=True))
-    by_time = np.lexsort((orders, times_s))
-    return Changes(times_s[by_time], orders[by_time], counts[by_time])
+def _held(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tuple[Totals, int]:
+    """Return the parts of micro-batches that each device holds at each instant, and how many parts one has."""
+    spans, share, num_stages = timeline.columns, schedule.stage_share, schedule.num_stages
+    shares = [
+        [share * _share_held(costs, part, stage) for stage in range(num_stages)]
+        for part in (Part.INPUT, Part.SAVED, Part.SAVED_FOR_WEIGHT)
+    ]
+    unit = lcm(*(count.denominator for row in shares for count in row))
+    kind = np.int64 if unit * len(spans.ops.codes) < _MOST else object
+    rows = lifetimes(spans.ops, num_stages, None)
+    counts = np.array([[int(count * unit) for count in row] for row in shares], kind)[rows.parts, rows.stages]
+    instants = Instants(spans.ops.cells, spans.posted_s, spans.starts_s, spans.ends_s, spans.begin_s)
+    (since_s, since_orders), (until_s, until_orders) = instants.of(rows.since), instants.of(rows.until)
+    own = np.repeat(np.array(timeline.rank_to_device, np.int32), np.diff(rows.begins))
+    devices = np.array(timeline.devices, np.int32)
+    nothing = np.zeros(len(devices), np.int32)
+    held = totals(
+        np.concatenate([devices, own, own]),
+        np.concatenate([np.full(len(devices), spans.begin_s), since_s, until_s]),
+        np.concatenate([nothing, since_orders, until_orders]),
+        np.concatenate([nothing, counts, -counts]),
+    )
+    return held, unit
 
 
 def _share_held(costs: StageCosts, part: Part, stage: int) -> Fraction:

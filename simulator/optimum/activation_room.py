@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
-from typing import final
+from typing import NamedTuple, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
@@ -35,33 +35,48 @@ _UNIT = 1_000_000
 """Units of the saved activations of a stage. Activations kept for W are counted in these units, rounded down."""
 
 
+class StageRoom(NamedTuple):
+    """Memory of a stage, per micro-batch where nothing else is said.
+
+    Attributes:
+        saved: Activations from the start of F to the end of B or I.
+        kept: Activations from the end of I to the end of W; equal to `saved` if the backward is whole.
+        inputs: Activations from F to R, if the stage recomputes.
+        gradients: Weight gradients, of all micro-batches together.
+        arriving: Gradient from another rank while B or I uses it.
+        working: Working memory of B or I.
+        outputs: Part of the output that is held until the next stage has used it.
+        handed: Part of the gradient of the input that is held until the stage before has used it.
+    """
+
+    saved: int
+    kept: int
+    inputs: int
+    gradients: int = 0
+    arriving: int = 0
+    working: int = 0
+    outputs: int = 0
+    handed: int = 0
+
+    @property
+    def inside(self) -> int:
+        """The arrived gradient and the working memory of B or I while it runs."""
+        return self.arriving + self.working
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class ActivationRoom:
     """Memory per micro-batch and stage, and the limits of the ranks.
 
     Attributes:
-        saved: Activations of a micro-batch from the start of F to the end of B or I, by stage.
-        kept: Activations from the end of I to the end of W, by stage; equal to `saved` if the backward is whole.
-        inputs: Activations from F to R, by stage that recomputes.
+        stages: Memory of each stage.
         limits: Memory limit, by rank.
-        gradients: Weight gradients, by stage.
-        arriving: Gradient from another rank while B or I uses it, by stage.
-        working: Working memory of B or I, by stage.
-        outputs: Part of a stage's output that is held until the next stage has used it, by stage.
-        handed: Part of the gradient made by a stage that is held until the stage before has used it, by stage.
         unit_bytes: Bytes of a unit; 0 if the unit is a share of a micro-batch.
     """
 
-    saved: tuple[int, ...]
-    kept: tuple[int, ...]
-    inputs: tuple[int, ...]
+    stages: tuple[StageRoom, ...]
     limits: tuple[int, ...]
-    gradients: tuple[int, ...]
-    arriving: tuple[int, ...]
-    working: tuple[int, ...]
-    outputs: tuple[int, ...]
-    handed: tuple[int, ...]
     unit_bytes: int = 0
 
     @property
@@ -72,11 +87,7 @@ class ActivationRoom:
     @property
     def has_large_gradients(self) -> bool:
         """Whether the gradients of some stage are at least a third of its activations per micro-batch."""
-        return any(3 * gradient >= saved > 0 for gradient, saved in zip(self.gradients, self.saved, strict=True))
-
-    def inside(self, stage: int) -> int:
-        """Return the arrived gradient and the working memory of B or I of a stage while it runs."""
-        return self.arriving[stage] + self.working[stage]
+        return any(3 * stage.gradients >= stage.saved > 0 for stage in self.stages)
 
     def most_held(self, ops: Iterable[Op]) -> int:
         """Return a lower bound of the peak memory of a rank that runs these ops in this order."""
@@ -85,27 +96,27 @@ class ActivationRoom:
         rebuilt = {op.stage for op in parts if isinstance(op, Compute) and op.phase is Phase.RECOMPUTE}
         with_gradients = set[int]()
         for op in parts:
-            stage = op.stage
+            room = self.stages[op.stage]
             if isinstance(op, Step):
-                held -= self.gradients[stage] if stage in with_gradients else 0
-                with_gradients.discard(stage)
+                held -= room.gradients if op.stage in with_gradients else 0
+                with_gradients.discard(op.stage)
                 continue
             if op.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT):
-                most = max(most, held + self.inside(stage))
+                most = max(most, held + room.inside)
             match op.phase:
                 case Phase.FORWARD:
-                    held += (self.inputs if stage in rebuilt else self.saved)[stage]
+                    held += room.inputs if op.stage in rebuilt else room.saved
                 case Phase.RECOMPUTE:
-                    held += self.saved[stage] - self.inputs[stage]
+                    held += room.saved - room.inputs
                 case Phase.BACKWARD:
-                    held -= self.saved[stage]
+                    held -= room.saved
                 case Phase.BACKWARD_INPUT:
-                    held += self.kept[stage] - self.saved[stage]
+                    held += room.kept - room.saved
                 case Phase.BACKWARD_WEIGHT:
-                    held -= self.kept[stage]
-            if op.phase in ENDS_MICROBATCH and stage not in with_gradients:
-                with_gradients.add(stage)
-                held += self.gradients[stage]
+                    held -= room.kept
+            if op.phase in ENDS_MICROBATCH and op.stage not in with_gradients:
+                with_gradients.add(op.stage)
+                held += room.gradients
             most = max(most, held)
         return most
 
@@ -122,12 +133,13 @@ class ActivationRoom:
         held = beside = 0
         most = 0, 0
         for stage in sorted(schedule.stages_on(rank)):
-            waiting = (self.inputs if stage in rebuilt else self.saved)[stage]
-            size = min(waiting, self.kept[stage])
+            room = self.stages[stage]
+            waiting = room.inputs if stage in rebuilt else room.saved
+            size = min(waiting, room.kept)
             if size and schedule.num_microbatches > self.limits[rank] // size:
-                beside += self.gradients[stage]
-            also = beside + self.inside(stage)
-            most = max(most, (held + max(self.saved[stage] + also, self.kept[stage] + beside), also))
+                beside += room.gradients
+            also = beside + room.inside
+            most = max(most, (held + max(room.saved + also, room.kept + beside), also))
             held += waiting
         return most
 
@@ -167,54 +179,57 @@ def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Activ
             return None
         own = [costs.stages[stage] for stage in schedule.stages_on(rank)]
         limits.append(memory_bytes - sum(cost.weight_bytes + cost.optimizer_bytes for cost in own))
-    stages = range(schedule.num_stages)
+    stages = [_stage_room(schedule, costs, stage) for stage in range(schedule.num_stages)]
+    return _reduced(schedule, ActivationRoom(tuple(stages), tuple(limits), 1))
+
+
+def _stage_room(schedule: Schedule, costs: StageCosts, stage: int) -> StageRoom:
+    """Return the memory of a stage [bytes]."""
+    cost = costs.stages[stage]
     saved, kept, inputs = (
-        tuple(activation_bytes(costs, part, stage) for stage in stages)
-        for part in (Part.SAVED, Part.SAVED_FOR_WEIGHT, Part.INPUT)
+        activation_bytes(costs, part, stage) for part in (Part.SAVED, Part.SAVED_FOR_WEIGHT, Part.INPUT)
     )
-    gradients = tuple(cost.weight_bytes for cost in costs.stages)
-    working = tuple(cost.working_bytes for cost in costs.stages)
-    arriving, outputs, handed = _messages(schedule, costs)
-    inputs = tuple(map(min, inputs, saved))
-    room = ActivationRoom(saved, kept, inputs, tuple(limits), gradients, arriving, working, outputs, handed, 1)
-    return _reduced(schedule, room)
+    gradient_bytes, is_sent = _gradient_bytes(schedule, costs, stage)
+    is_held = not cost.output_is_saved or (is_sent and costs.compression is not None)
+    return StageRoom(
+        saved,
+        kept,
+        min(inputs, saved),
+        cost.weight_bytes,
+        gradient_bytes if is_sent else 0,
+        cost.working_bytes,
+        gradient_bytes if is_held else 0,
+        _gradient_bytes(schedule, costs, stage - 1)[0] if stage else 0,
+    )
 
 
-def _messages(schedule: Schedule, costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the messages in memory: `arriving`, `outputs` and `handed` of `ActivationRoom` [bytes]."""
-    arriving, outputs, handed = ([0] * schedule.num_stages for _ in range(3))
-    for stage in range(schedule.num_stages - 1):
-        cost = costs.stages[stage]
-        is_sent = schedule.homes[stage] != schedule.homes[stage + 1]
-        gradient_bytes = costs.message_bytes(Message(Payload.GRADIENT, stage + 1, 0)) if is_sent else cost.output_bytes
-        arriving[stage] = gradient_bytes if is_sent else 0
-        handed[stage + 1] = gradient_bytes
-        if not cost.output_is_saved or (is_sent and costs.compression is not None):
-            outputs[stage] = gradient_bytes
-    return tuple(arriving), tuple(outputs), tuple(handed)
+def _gradient_bytes(schedule: Schedule, costs: StageCosts, stage: int) -> tuple[int, bool]:
+    """Return the bytes of the gradient of a stage's output, and whether another rank sends it; 0 of the last stage."""
+    if stage == schedule.num_stages - 1:
+        return 0, False
+    is_sent = schedule.homes[stage] != schedule.homes[stage + 1]
+    message = Message(Payload.GRADIENT, stage + 1, 0)
+    return costs.message_bytes(message) if is_sent else costs.stages[stage].output_bytes, is_sent
 
 
 def _counted_room(costs: StageCosts, limits: tuple[int, ...]) -> ActivationRoom:
-    nothing = (0,) * costs.num_stages
-    return ActivationRoom(*_counted(costs), limits, nothing, nothing, nothing, nothing, nothing)
-
-
-def _counted(costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return `saved`, `kept` and `inputs` by stage, in units of which a micro-batch saves `_UNIT` on each stage."""
+    """Return the room in units of which a micro-batch saves `_UNIT` on each stage."""
 
     def share(part: Part, stage: int, unknown: int) -> int:
         saved_bytes = activation_bytes(costs, Part.SAVED, stage)
         return _UNIT * activation_bytes(costs, part, stage) // saved_bytes if saved_bytes else unknown
 
-    stages = range(costs.num_stages)
-    kept = tuple(share(Part.SAVED_FOR_WEIGHT, stage, _UNIT) for stage in stages)
-    inputs = tuple(min(_UNIT, share(Part.INPUT, stage, 0)) for stage in stages)
-    return (_UNIT,) * costs.num_stages, kept, inputs
+    stages = (
+        StageRoom(_UNIT, share(Part.SAVED_FOR_WEIGHT, stage, _UNIT), min(_UNIT, share(Part.INPUT, stage, 0)))
+        for stage in range(costs.num_stages)
+    )
+    return ActivationRoom(tuple(stages), limits)
 
 
 def _reduced(schedule: Schedule, room: ActivationRoom) -> ActivationRoom:
     """Return the room in the largest unit, after it was seen to be enough for a micro-batch; B keeps nothing for W."""
-    room = room if is_split(schedule) else replace(room, kept=room.saved)
+    if not is_split(schedule):
+        room = replace(room, stages=tuple(stage._replace(kept=stage.saved) for stage in room.stages))
     for rank, limit in enumerate(room.limits):
         least, beside = room.least_held(schedule, rank)
         if limit < least:
@@ -223,12 +238,9 @@ def _reduced(schedule: Schedule, room: ActivationRoom) -> ActivationRoom:
                 f"rank {rank}: got room for {share:.3g} micro-batches, expected room for one at least; give it more "
                 "memory, or smaller micro-batches"
             )
-    inputs = room.inputs if recomputing_stages(schedule) else room.saved
-    sizes = room.saved, room.kept, inputs, room.gradients, room.arriving, room.working, room.outputs, room.handed
-    unit = math.gcd(*chain.from_iterable(sizes)) or 1
-    saved, kept, inputs, gradients, arriving, working, outputs, handed = (
-        tuple(size // unit for size in of_stages) for of_stages in sizes
-    )
-    limits = tuple(limit // unit for limit in room.limits)
-    unit_bytes = unit * room.unit_bytes
-    return ActivationRoom(saved, kept, inputs, limits, gradients, arriving, working, outputs, handed, unit_bytes)
+    stages = room.stages
+    if not recomputing_stages(schedule):
+        stages = tuple(stage._replace(inputs=stage.saved) for stage in stages)
+    unit = math.gcd(*chain.from_iterable(stages)) or 1
+    stages = tuple(StageRoom(*(size // unit for size in stage)) for stage in stages)
+    return ActivationRoom(stages, tuple(limit // unit for limit in room.limits), unit * room.unit_bytes)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 from enum import Enum
 from itertools import accumulate, chain
 from typing import NamedTuple
 
 from pipesched.schedules.ops import Compute, Phase, Step
 from pipesched.simulator.optimum.due_scheduling import DueArrays, DueState
-from pipesched.simulator.optimum.message_room import MessageArrays, MessageState
+from pipesched.simulator.optimum.message_room import MessageState
 from pipesched.simulator.optimum.op_times import OpTimes
-from pipesched.simulator.optimum.order_kinds import is_phase
-from pipesched.simulator.optimum.order_problem import OrderProblem
+from pipesched.simulator.optimum.order_problem import OrderProblem, is_phase
 
 
 class _Turn(Enum):
@@ -66,7 +65,40 @@ def due_arrays(problem: OrderProblem, *, is_w_due: bool = False) -> DueArrays:
         lasting=[op_held.lasting for op_held in held],
         limits=[*problem.room.limits],
         op_places=[0, *accumulate(num_ops)],
+        **_messages(problem),
     )
+
+
+def _messages(problem: OrderProblem) -> dict[str, Sequence[int]]:
+    """Return the fields of `DueArrays` about messages."""
+    rooms, kinds = problem.room.stages, problem.kinds
+    users, sent, received, working = ([value] * len(kinds) for value in (-1, 0, 0, 0))
+    rebuilt = recomputed_before(problem)
+    used = {}
+    for index, kind in enumerate(kinds):
+        if is_phase(kind.op, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT):
+            used[is_phase(kind.op, Phase.FORWARD), kind.op.stage] = index
+            working[index] = 0 if is_phase(kind.op, Phase.FORWARD) else rooms[kind.op.stage].working
+    for (is_forward, stage), maker in used.items():
+        user_stage = stage + 1 if is_forward else stage - 1
+        user = used.get((is_forward, user_stage))
+        if user is not None:
+            users[maker], sent[maker] = user, rooms[stage].handed
+            if is_forward:
+                is_rebuilt = Compute(Phase.RECOMPUTE, stage, 0) in problem.index_of
+                sent[maker] = rooms[stage + 1].handed if is_rebuilt else rooms[stage].outputs
+            received[user] = rooms[min(stage, user_stage)].arriving
+    makers = [[kind for kind in of_rank if sent[kind]] for of_rank in problem.of_rank]
+    return {
+        "users": users,
+        "sent": sent,
+        "received": received,
+        "working": working,
+        "is_backward": [int(not is_phase(kind.op, Phase.FORWARD) and isinstance(kind.op, Compute)) for kind in kinds],
+        "begins_with_r": [int(kind in rebuilt) for kind in range(len(kinds))],
+        "makers": [*chain.from_iterable(makers)],
+        "maker_places": _places(makers),
+    }
 
 
 def due_state(problem: OrderProblem) -> DueState:
@@ -77,41 +109,9 @@ def due_state(problem: OrderProblem) -> DueState:
     return DueState(*([0] * count for count in counts))
 
 
-def message_arrays(problem: OrderProblem) -> MessageArrays:
-    """Return a problem's messages as numbers."""
-    room, kinds = problem.room, problem.kinds
-    users, sent, received, working = ([value] * len(kinds) for value in (-1, 0, 0, 0))
-    rebuilt = recomputed_before(problem)
-    used = {}
-    for index, kind in enumerate(kinds):
-        if is_phase(kind.op, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT):
-            used[is_phase(kind.op, Phase.FORWARD), kind.op.stage] = index
-            working[index] = 0 if is_phase(kind.op, Phase.FORWARD) else room.working[kind.op.stage]
-    for (is_forward, stage), maker in used.items():
-        user_stage = stage + 1 if is_forward else stage - 1
-        user = used.get((is_forward, user_stage))
-        if user is not None:
-            users[maker], sent[maker] = user, room.handed[stage]
-            if is_forward:
-                is_rebuilt = Compute(Phase.RECOMPUTE, stage, 0) in problem.index_of
-                sent[maker] = room.handed[stage + 1] if is_rebuilt else room.outputs[stage]
-            received[user] = room.arriving[min(stage, user_stage)]
-    makers = [[kind for kind in of_rank if sent[kind]] for of_rank in problem.of_rank]
-    return MessageArrays(
-        users,
-        sent,
-        received,
-        working,
-        [int(not is_phase(kind.op, Phase.FORWARD) and isinstance(kind.op, Compute)) for kind in kinds],
-        [int(kind in rebuilt) for kind in range(len(kinds))],
-        [*chain.from_iterable(makers)],
-        _places(makers),
-    )
-
-
-def message_state(problem: OrderProblem, messages: MessageArrays) -> MessageState:
+def message_state(problem: OrderProblem, arrays: DueArrays) -> MessageState:
     """Return an empty state for the check of messages; its lists are empty if the problem has no messages."""
-    num_kinds, num_ranks = len(problem.kinds) if messages.makers else 0, problem.num_ranks
+    num_kinds, num_ranks = len(problem.kinds) if arrays.makers else 0, problem.num_ranks
     num_ops = num_kinds * problem.num_microbatches
     counts = (num_kinds, num_ranks, num_ranks**2, num_ops * num_ranks, num_ops, num_kinds, num_kinds)
     return MessageState(*([0] * count for count in counts))
@@ -162,14 +162,14 @@ class _Held(NamedTuple):
 
 def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: bool) -> _Held:
     """Return the memory of an op; a stage holds gradients from the end of its first B or W to its Step."""
-    room, is_last = problem.room, turn is _Turn.LAST
-    gradients, has_step = room.gradients[op.stage], Step(op.stage) in problem.index_of
+    room, is_last = problem.room.stages[op.stage], turn is _Turn.LAST
+    gradients, has_step = room.gradients, Step(op.stage) in problem.index_of
     if isinstance(op, Step):
         return _Held(0, 0, 0, -gradients if is_last else 0, 0)
     taken = gradients if turn is _Turn.FIRST else 0
     given, given_at_once = gradients if is_last else 0, gradients if is_last and not has_step else 0
-    saved, kept, working = room.saved[op.stage], room.kept[op.stage], room.working[op.stage]
-    waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
+    saved, kept, working = room.saved, room.kept, room.working
+    waiting = room.inputs if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
     match op.phase:
         case Phase.FORWARD:
             return _Held(0, waiting, waiting, waiting, waiting)

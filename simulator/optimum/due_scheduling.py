@@ -44,6 +44,15 @@ class DueArrays(NamedTuple):
         lasting: Change of memory by the op and all ops of `others` that it allows, by load.
         limits: Memory limit, by rank.
         op_places: Where the ops of a rank begin, and the end of the last ones, concatenated by rank.
+        users: The kind that uses the message that a kind makes, by kind; -1 if it makes none.
+        sent: Size of a message on the rank that makes it, by the kind that makes it.
+        received: Size of a message on the rank that uses it, by the kind that uses it; 0 on the same rank.
+        working: Working memory, by kind.
+        is_backward: 1 if a kind is a backward: it frees its inputs at its end, other kinds at their start. A Step
+            without time may follow its last op.
+        begins_with_r: 1 if a kind is a backward with its R, which ends before the backward takes its inputs.
+        makers: Kinds whose messages a rank holds, concatenated by rank.
+        maker_places: Where the kinds of a rank in `makers` begin, and the end of the last ones.
     """
 
     ranks: Sequence[int]
@@ -67,6 +76,14 @@ class DueArrays(NamedTuple):
     lasting: Sequence[int]
     limits: Sequence[int]
     op_places: Sequence[int]
+    users: Sequence[int]
+    sent: Sequence[int]
+    received: Sequence[int]
+    working: Sequence[int]
+    is_backward: Sequence[int]
+    begins_with_r: Sequence[int]
+    makers: Sequence[int]
+    maker_places: Sequence[int]
 
 
 class DueState(NamedTuple):

@@ -7,8 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pipesched.schedules.ops import Compute, Phase, Step
-from pipesched.simulator.optimum.order_kinds import is_phase
-from pipesched.simulator.optimum.order_problem import OrderProblem
+from pipesched.simulator.optimum.order_problem import OrderProblem, is_phase
 
 
 class HeldPart(NamedTuple):
@@ -41,42 +40,42 @@ def held_parts(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
 
 
 def _activations(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
-    room = problem.room
     for kind in problem.of_rank[rank]:
         op = problem.kinds[kind].op
         if not is_phase(op, Phase.FORWARD):
             continue
-        saved, kept = room.saved[op.stage], room.kept[op.stage]
+        own = problem.room.stages[op.stage]
         used, last = _backward(problem, op.stage), _kind(problem, Phase.BACKWARD_WEIGHT, op.stage)
         rebuilt = _kind(problem, Phase.RECOMPUTE, op.stage)
-        freed = last if last is not None and saved == kept else used
+        freed = last if last is not None and own.saved == own.kept else used
         if freed is not last and last is not None:
-            yield HeldPart((used, True), (last, True), kept)
+            yield HeldPart((used, True), (last, True), own.kept)
         if rebuilt is None or rebuilt in problem.optional:
-            yield HeldPart((kind, False), (freed, True), saved, rebuilt)
+            yield HeldPart((kind, False), (freed, True), own.saved, rebuilt)
         if rebuilt is not None:
-            yield HeldPart((kind, False), (rebuilt, False), room.inputs[op.stage], rebuilt, is_rebuilt=True)
-            yield HeldPart((rebuilt, False), (freed, True), saved, rebuilt, is_rebuilt=True)
+            yield HeldPart((kind, False), (rebuilt, False), own.inputs, rebuilt, is_rebuilt=True)
+            yield HeldPart((rebuilt, False), (freed, True), own.saved, rebuilt, is_rebuilt=True)
 
 
 def _beside(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
     """Yield the parts of a rank's memory beside activations, which any list holds."""
-    room, index_of = problem.room, problem.index_of
+    index_of = problem.index_of
     for kind in problem.of_rank[rank]:
         op = problem.kinds[kind].op
         if not is_phase(op, Phase.FORWARD):
             continue
         stage, used = op.stage, _backward(problem, op.stage)
+        own = problem.room.stages[stage]
         last = _kind(problem, Phase.BACKWARD_WEIGHT, stage)
         ended = used if last is None else last
-        yield HeldPart((ended, True), (index_of.get(Step(stage), ended), True), room.gradients[stage], is_shared=True)
-        yield HeldPart((used, False), (used, True), room.inside(stage))
+        yield HeldPart((ended, True), (index_of.get(Step(stage), ended), True), own.gradients, is_shared=True)
+        yield HeldPart((used, False), (used, True), own.inside)
         following = _kind(problem, Phase.FORWARD, stage + 1)
         if following is not None:
             is_sent = problem.kinds[following].rank != rank
-            yield HeldPart((kind, True), (following, is_sent), room.outputs[stage])
+            yield HeldPart((kind, True), (following, is_sent), own.outputs)
         if stage:
-            yield HeldPart((used, True), (_backward(problem, stage - 1), True), room.handed[stage])
+            yield HeldPart((used, True), (_backward(problem, stage - 1), True), own.handed)
 
 
 def _backward(problem: OrderProblem, stage: int) -> int:

@@ -12,7 +12,6 @@ from pipesched.schedules.builders import CATALOGUE, Entry, ParameterValue, build
 from pipesched.schedules.ops import Compute, Phase
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
-from pipesched.simulator.optimum.excess_bytes import Excess
 from pipesched.simulator.optimum.list_planner import planned_times
 from pipesched.simulator.optimum.op_times import (
     OpTimes,
@@ -22,6 +21,7 @@ from pipesched.simulator.optimum.op_times import (
     tightened_times,
 )
 from pipesched.simulator.optimum.order_problem import OrderProblem
+from pipesched.simulator.optimum.order_proof import Excess
 from pipesched.simulator.optimum.orderable_lists import is_split, orderable, recomputing_stages, split_backwards
 
 PLANNER = "list planner"
@@ -155,9 +155,9 @@ def _settings(entry: Entry, problem: OrderProblem, chunks: int) -> dict[str, Par
     room = problem.room
     phases = {"f": Phase.FORWARD, "i": Phase.BACKWARD_INPUT, "w": Phase.BACKWARD_WEIGHT}
     known: dict[str, ParameterValue] = {name: round(_mean_ticks(problem, phase), 3) for name, phase in phases.items()}
-    sizes = zip(room.limits, room.working, room.saved, strict=True)
-    limits = [(limit - working) / size for limit, working, size in sizes if size]
-    kept = min((kept / saved for kept, saved in zip(room.kept, room.saved, strict=True) if saved), default=1.0)
+    stages = [(limit, stage) for limit, stage in zip(room.limits, room.stages, strict=True) if stage.saved]
+    limits = [(limit - stage.working) / stage.saved for limit, stage in stages]
+    kept = min((stage.kept / stage.saved for _, stage in stages), default=1.0)
     return known | {"limit": min(limits), "kept": min(1.0, kept)} if limits else known
 
 

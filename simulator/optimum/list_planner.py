@@ -21,7 +21,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from pipesched.schedules.columns import machine_code
-from pipesched.simulator.optimum.due_arrays import due_arrays, due_state, due_times, message_arrays, message_state
+from pipesched.simulator.optimum.due_arrays import due_arrays, due_state, due_times, message_state
 from pipesched.simulator.optimum.due_blocks import DueBlock, DueBlocks
 from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DUE_PARTS, schedule_by_due
 from pipesched.simulator.optimum.message_room import MESSAGE_PARTS, messages_fit
@@ -30,23 +30,34 @@ from pipesched.simulator.optimum.order_annealing import ANNEALING_PARTS, anneal_
 from pipesched.simulator.optimum.order_bound import least_ticks_of_ranks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
-_LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 85_000, 8000
-"""Ops of p = 8, m = 64 in a V; ops of all tries together for as many or more; the most tries."""
-_MOVED_OPS, _MOST_MOVES, _ANNEALINGS = 3_000_000, 20_000, ((1.0, 0.9), (1.0, 0.6), (0.5, 0.6))
-"""Ops of all orders that an annealing tries; the most orders; how warm each is, in mean times of ops, and which share
-of its moves is on the critical path."""
-_LONGER, _LAST_ANNEALINGS = 6, 2 * _ANNEALINGS
-"""How much longer the annealings of the best lists of all searches are, and how warm."""
+_LARGE_OPS = 3072
+"""Ops of a problem, as of p = 8, m = 64 in a V, from which on all tries together have a fixed number of ops."""
+_SCHEDULED_OPS = 85_000
+"""Ops of all tries together."""
+_MOST_TRIES = 8000
+"""Largest number of tries."""
+_PLAIN_OPS = 100_000
+"""Ops of all tries together, and of all moved orders, if nothing compiles."""
+_UNSCREENED = 3
+"""First blocks of a long batch that are tried at once on the whole of it."""
+_SCREENED = 4
+"""Other blocks that are tried on the whole batch: the best ones for a short batch."""
 _MORE = 2
-"""How much more is tried of the best block where there are several families, and as much of all others together."""
+"""Tries of the best block, if there are several families, over the tries of all others together."""
+_MOVED_OPS = 3_000_000
+"""Ops of all orders that an annealing tries."""
+_MOST_MOVES = 20_000
+"""Largest number of orders that an annealing tries."""
+_ANNEALINGS = ((1.0, 0.9), (1.0, 0.6), (0.5, 0.6))
+"""Warmth of each annealing [mean op times], and the share of its moves on the critical path."""
+_LAST_ANNEALINGS = 2 * _ANNEALINGS
+"""The annealings of the best lists of all searches."""
+_LONGER = 6
+"""Moves of these annealings over the moves of the first ones."""
 _MOST_CELLS = 256
-"""Micro-batches times ranks above which that would take too long."""
+"""Largest number of micro-batches times ranks whose lists are annealed."""
 _STEPS = 10
 """Loop steps per op, for the estimate whether to load machine code."""
-_PLAIN_OPS = 100_000
-"""Ops to schedule for one problem where nothing compiles."""
-_UNSCREENED, _SCREENED = 3, 4
-"""Blocks that are tried first on the whole of a long batch; the best of others, for a short one, that are, too."""
 _Group = TypeVar("_Group", bound=tuple[Any, ...])
 
 
@@ -175,15 +186,13 @@ class _BlockSearch:
     def __init__(self, problem: OrderProblem) -> None:
         self._num_microbatches, self._is_repeated = problem.num_microbatches, problem.is_repeated
         self._num_ops, self._num_annealings = problem.num_microbatches * len(problem.kinds), 0
-        arrays, messages = due_arrays(problem), message_arrays(problem)
-        due = due_arrays(problem, is_w_due=True)
+        arrays, due = due_arrays(problem), due_arrays(problem, is_w_due=True)
         self._numbers = arrays
         by_treatment = (arrays, due, due._replace(is_filling=[0] * len(problem.kinds)))
         self._arrays = [*map(_as_int64s, by_treatment)]  # of W: no due dates; due dates, but filling gaps; in turn
-        self._messages = _as_int64s(messages)
         self._state: Any = _as_int64s(due_state(problem))
-        self._messages_state = _as_int64s(message_state(problem, messages))
-        sizes = list(map(max, messages.sent, messages.received))
+        self._messages_state = _as_int64s(message_state(problem, arrays))
+        sizes = list(map(max, arrays.sent, arrays.received))
         self._largest_messages = [max(sizes[kind] for kind in kinds) for kinds in problem.of_rank]
         self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(sizes))
         self.fewest, self.best, self.best_starts = DOES_NOT_FIT, self.blocks.first[0], list[int]()
@@ -212,7 +221,7 @@ class _BlockSearch:
         self._num_annealings += 1
         options = num_moves, warmth * self.blocks.unit, critical_share, least, self._num_annealings
         fewest = machine_code.run_loop(
-            anneal_order, self._arrays[0], self._messages, state, self._messages_state, self._num_microbatches,
+            anneal_order, self._arrays[0], state, self._messages_state, self._num_microbatches,
             *options, num_steps=_STEPS * num_moves * self._num_ops, parts=ANNEALING_PARTS,
         )  # fmt: skip
         self.fewest, self.best_starts = int(fewest), state.best.tolist()
@@ -235,7 +244,7 @@ class _BlockSearch:
             return int(ticks)
         orders = self._state.kinds, self._state.starts
         has_room = machine_code.run_loop(
-            messages_fit, self._arrays[0], self._messages, self._messages_state, *orders, self._num_microbatches,
+            messages_fit, self._arrays[0], self._messages_state, *orders, self._num_microbatches,
             num_steps=num_steps, parts=MESSAGE_PARTS,
         )  # fmt: skip
         return int(ticks) if has_room else DOES_NOT_FIT

@@ -16,31 +16,6 @@ from typing import NamedTuple
 from pipesched.simulator.optimum.due_scheduling import DueArrays, load_of
 
 
-class MessageArrays(NamedTuple):
-    """The messages of an order problem as numbers, in step with `DueArrays`.
-
-    Attributes:
-        users: The kind that uses the message that a kind makes; -1: it makes none.
-        sent: Size of a message on the rank that makes it, by the kind that makes it.
-        received: Size of a message on the rank that uses it, by the kind that uses it; 0 on the same rank.
-        working: Working memory, by kind.
-        is_backward: 1 if a kind is a backward: it frees its inputs at its end, other kinds at their start. A Step
-            without time may follow its last op.
-        begins_with_r: 1 if a kind is a backward with its R, which ends before the backward takes its inputs.
-        makers: Kinds whose messages a rank holds, concatenated by rank.
-        maker_places: Where the kinds of a rank in `makers` begin, and the end of the last ones.
-    """
-
-    users: Sequence[int]
-    sent: Sequence[int]
-    received: Sequence[int]
-    working: Sequence[int]
-    is_backward: Sequence[int]
-    begins_with_r: Sequence[int]
-    makers: Sequence[int]
-    maker_places: Sequence[int]
-
-
 class MessageState(NamedTuple):
     """The mutable state of the check of lists.
 
@@ -64,13 +39,12 @@ class MessageState(NamedTuple):
 
 
 def post_messages(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    arrays: DueArrays, messages: MessageArrays, state: MessageState, kinds: Sequence[int], num_microbatches: int
+    arrays: DueArrays, state: MessageState, kinds: Sequence[int], num_microbatches: int
 ) -> None:
     """Put the sizes of the receive buffers at each place into the state; the lists must be able to run.
 
     Args:
         arrays: The problem.
-        messages: Its messages.
         state: Of any values.
         kinds: The kind of the op at each place, one rank's behind the other's.
         num_microbatches: Micro-batches.
@@ -103,10 +77,10 @@ def post_messages(  # noqa: C901 -- one loop: calls would cost plain Python more
                         state.clocks[own + other] = max(state.clocks[own + other], state.told[told + other])
             state.heads[rank] += 1
             state.clocks[own + rank] = state.heads[rank] - arrays.op_places[rank]
-            user = messages.users[kind]
+            user = arrays.users[kind]
             if user >= 0 and arrays.ranks[user] != rank:
                 receiver, told = arrays.ranks[user], (kind * num_microbatches + microbatch) * num_ranks
-                state.posted[arrays.op_places[receiver] + state.clocks[own + receiver]] += messages.received[user]
+                state.posted[arrays.op_places[receiver] + state.clocks[own + receiver]] += arrays.received[user]
                 for other in range(num_ranks):
                     state.told[told + other] = state.clocks[own + other]
             state.nexts[kind] += 1
@@ -116,7 +90,6 @@ def post_messages(  # noqa: C901 -- one loop: calls would cost plain Python more
 
 def let_go_of(
     arrays: DueArrays,
-    messages: MessageArrays,
     state: MessageState,
     starts: Sequence[int],
     num_microbatches: int,
@@ -129,35 +102,34 @@ def let_go_of(
     Messages arrive in order of sending: if the peer has used one, all earlier ones have left.
     """
     last, size = -1, 0
-    for at in range(messages.maker_places[rank], messages.maker_places[rank + 1]):
-        maker = messages.makers[at]
-        user = messages.users[maker]
+    for at in range(arrays.maker_places[rank], arrays.maker_places[rank + 1]):
+        maker = arrays.makers[at]
+        user = arrays.users[maker]
         if arrays.ranks[user] == peer:
             while state.used[maker] < num_microbatches and starts[user * num_microbatches + state.used[maker]] <= sent:
                 state.used[maker] += 1
             if state.used[maker] > 0:
                 last = max(last, starts[maker * num_microbatches + state.used[maker] - 1])
-    for at in range(messages.maker_places[rank], messages.maker_places[rank + 1]):
-        maker = messages.makers[at]
-        if arrays.ranks[messages.users[maker]] == peer:
+    for at in range(arrays.maker_places[rank], arrays.maker_places[rank + 1]):
+        maker = arrays.makers[at]
+        if arrays.ranks[arrays.users[maker]] == peer:
             count = state.let_go[maker]
             while count < num_microbatches and starts[maker * num_microbatches + count] <= last:
                 count += 1
-            size += (count - state.let_go[maker]) * messages.sent[maker]
+            size += (count - state.let_go[maker]) * arrays.sent[maker]
             state.let_go[maker] = count
     return size
 
 
 def messages_fit(  # noqa: C901 -- likewise
     arrays: DueArrays,
-    messages: MessageArrays,
     state: MessageState,
     kinds: Sequence[int],
     starts: Sequence[int],
     num_microbatches: int,
 ) -> bool:
     """Return whether all ranks have room for lists that can be worked through, whose ops have these starts."""
-    post_messages(arrays, messages, state, kinds, num_microbatches)
+    post_messages(arrays, state, kinds, num_microbatches)
     num_kinds = len(arrays.ranks)
     for kind in range(num_kinds):
         state.nexts[kind], state.used[kind], state.let_go[kind] = arrays.firsts[kind], 0, 0
@@ -171,26 +143,26 @@ def messages_fit(  # noqa: C901 -- likewise
             if held + until_step > arrays.limits[rank] and (start > end or until_step > 0):
                 return False
             load = load_of(kind, microbatch, num_microbatches, num_kinds)
-            if messages.begins_with_r[kind] > 0 and held + arrays.insides[load] > arrays.limits[rank]:
+            if arrays.begins_with_r[kind] > 0 and held + arrays.insides[load] > arrays.limits[rank]:
                 return False
-            used = messages.received[kind]
-            for at in range(messages.maker_places[rank], messages.maker_places[rank + 1]):
-                used += messages.sent[messages.makers[at]] if messages.users[messages.makers[at]] == kind else 0
+            used = arrays.received[kind]
+            for at in range(arrays.maker_places[rank], arrays.maker_places[rank + 1]):
+                used += arrays.sent[arrays.makers[at]] if arrays.users[arrays.makers[at]] == kind else 0
             for arc in range(arrays.wait_places[kind], arrays.wait_places[kind + 1]):
                 before = arrays.waits[arc]
                 if arrays.ranks[before] != rank:
                     pair = rank, arrays.ranks[before], starts[before * num_microbatches + microbatch]
-                    held -= let_go_of(arrays, messages, state, starts, num_microbatches, *pair)
-            if messages.is_backward[kind] == 0:
+                    held -= let_go_of(arrays, state, starts, num_microbatches, *pair)
+            if arrays.is_backward[kind] == 0:
                 held -= used
-            if held + arrays.insides[load] + messages.working[kind] > arrays.limits[rank]:
+            if held + arrays.insides[load] + arrays.working[kind] > arrays.limits[rank]:
                 return False
-            held += arrays.changes[load] + messages.sent[kind]
-            if messages.is_backward[kind] > 0:
+            held += arrays.changes[load] + arrays.sent[kind]
+            if arrays.is_backward[kind] > 0:
                 held -= used
             state.nexts[kind] += 1
             end = start + arrays.ticks[kind]
-            is_last = messages.is_backward[kind] > 0 and microbatch == num_microbatches - 1
+            is_last = arrays.is_backward[kind] > 0 and microbatch == num_microbatches - 1
             until_step = arrays.changes[kind] - arrays.changes[load] if is_last else 0
         if held + until_step > arrays.limits[rank]:
             return False

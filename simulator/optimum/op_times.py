@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Compute, Op, Step
-from pipesched.simulator.optimum.order_kinds import of_one_kind
-from pipesched.simulator.optimum.order_problem import OrderProblem
+from pipesched.simulator.optimum.order_problem import OrderProblem, of_one_kind
 
 OpTimes: TypeAlias = list[list[int]]
 """``times[kind][microbatch]``, in ticks; where a kind has no op of a micro-batch it means nothing. A kind that is left

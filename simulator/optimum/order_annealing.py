@@ -15,7 +15,7 @@ from math import exp
 from typing import NamedTuple
 
 from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays, load_of
-from pipesched.simulator.optimum.message_room import MESSAGE_PARTS, MessageArrays, MessageState, messages_fit
+from pipesched.simulator.optimum.message_room import MESSAGE_PARTS, MessageState, messages_fit
 
 _FARTHEST = 4
 """The most ops that one is moved past."""
@@ -155,7 +155,6 @@ def fits_until(arrays: DueArrays, state: OrderState, num_microbatches: int, rank
 
 def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     arrays: DueArrays,
-    messages: MessageArrays,
     state: OrderState,
     message_state: MessageState,
     num_microbatches: int,
@@ -169,7 +168,6 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
 
     Args:
         arrays: The problem.
-        messages: Its messages.
         state: Orders that can run and fit; the other fields may have any values.
         message_state: Of any values.
         num_microbatches: Micro-batches.
@@ -211,8 +209,8 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         seed = (seed * 1103515245 + 12345) % 2147483648
         heat = warmth * (num_tries - count) / num_tries
         is_kept = ticks <= current or (ticks < DOES_NOT_FIT and (seed >> 8) / 8388608.0 < exp((current - ticks) / heat))
-        if is_kept and len(messages.makers) > 0:
-            is_kept = messages_fit(arrays, messages, message_state, state.kinds, state.starts, num_microbatches)
+        if is_kept and len(arrays.makers) > 0:
+            is_kept = messages_fit(arrays, message_state, state.kinds, state.starts, num_microbatches)
         if is_kept:
             current = ticks
             num_critical = critical_places(arrays, state, current, (seed >> 9) % len(arrays.limits))

@@ -9,11 +9,14 @@
     of a batch that is repeated, the period: no rank takes longer from its first op to its last
 
 It starts from a known order (a hint), and only searches for better ones. A bound by both ends of the batch may close
-the gap that it leaves (`end_bound`).
+the gap that it leaves (`end_bound`). A process of its own serves the requests.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -250,3 +253,28 @@ def _limit(
             intervals.append(model.new_optional_interval_var(since, length, until, is_held, ""))
             sizes.append(part.size)
     model.add_cumulative(intervals, sizes, problem.room.limits[rank])
+
+
+def main() -> None:
+    """Serve search requests of `OrderSearcher` from stdin until it closes, and report progress on stdout."""
+    from pydantic import TypeAdapter
+
+    from pipesched.profiles.processes import end_with
+
+    end_with(int(sys.argv[1]))
+    requests, telling = TypeAdapter(OrderRequest), threading.Lock()
+    import_module("ortools.sat.python.cp_model")  # before the time of the first search begins
+
+    def tell(ticks: int, bound: int, starts: OpTimes | None, *, is_over: bool = False) -> None:
+        with telling:  # solvers call from threads of their own
+            sys.stdout.write(json.dumps([ticks, bound, starts, is_over]) + "\n")
+            sys.stdout.flush()
+
+    for line in sys.stdin.buffer:
+        request = requests.validate_json(line)
+        starts, bound = search_order(request, tell)
+        tell(objective_ticks(request.problem, starts), bound, starts, is_over=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,15 +20,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Compute, Message, Phase, Step, gives, needs
 from pipesched.simulator.optimum.activation_room import ActivationRoom
-from pipesched.simulator.optimum.order_kinds import OrderArc, OrderKind, is_phase, of_one_kind
-from pipesched.simulator.optimum.room_arcs import room_arcs
 
 _FINEST, _MOST_PARTS, _TICKS = 1000, 100_000, 10**12
 """Parts of the shortest time that others are tried to be multiples of; the most ticks of a time that is; ticks of the
@@ -37,6 +35,49 @@ _MOST_RANKS = 10
 """Ranks for which ticks are made so fine that a period, the mean of a cycle through some of them, is a whole number."""
 _NOISE, _SAME = 1e-9, 1e-12
 """Ticks by which a quotient may be below a whole number that it is; how far apart equal times may be, relatively."""
+_BACKWARDS, _WEIGHT = (Phase.BACKWARD, Phase.BACKWARD_INPUT), Phase.BACKWARD_WEIGHT
+
+
+class OrderKind(NamedTuple):
+    """The ops of one phase on one stage, one of every micro-batch; a Step is of the last one alone.
+
+    Attributes:
+        op: The op of micro-batch 0, or the Step.
+        rank: Rank of the stage.
+        ticks: Duration of each [ticks].
+    """
+
+    op: Compute | Step
+    rank: int
+    ticks: int
+
+
+class OrderArc(NamedTuple):
+    """Each op of a kind after one of another.
+
+    Attributes:
+        before: Index of the kind that comes first.
+        after: Index of the kind that waits.
+        ticks: Ticks from the end of one to the start of the other, at least.
+        distance: The op of micro-batch k + `distance` waits for the op of micro-batch k.
+        since: The first k for which it waits.
+    """
+
+    before: int
+    after: int
+    ticks: int
+    distance: int
+    since: int = 0
+
+
+def of_one_kind(op: Compute | Step) -> Compute | Step:
+    """Return the op that represents its kind: the op of micro-batch 0, or the Step."""
+    return op if isinstance(op, Step) else Compute(op.phase, op.stage, 0)
+
+
+def is_phase(op: Compute | Step, *phases: Phase) -> bool:
+    """Whether an op is of one of these phases."""
+    return isinstance(op, Compute) and op.phase in phases
 
 
 @final
@@ -162,7 +203,7 @@ def order_problem(
     kinds = tuple(OrderKind(op, rank, _ticks(op_s, tick_s)) for op, rank, op_s in zip(ops, ranks, seconds, strict=True))
     arcs = [OrderArc(before, after, _ticks(wait_s, tick_s), 0) for before, after, wait_s in waits]
     arcs += [OrderArc(kind, kind, 0, 1) for kind, op in enumerate(ops) if isinstance(op, Compute)]
-    arcs += room_arcs(kinds, room)
+    arcs += _room_arcs(kinds, room)
     counting = frozenset(rank for rank in range(schedule.num_ranks) if _counts(kinds, rank, room))
     return OrderProblem(
         kinds,
@@ -250,4 +291,52 @@ def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bo
         return True
     stages = {kind.op.stage for kind in kinds if kind.rank == rank}
     is_rebuilt = any(kind.rank == rank and is_phase(kind.op, Phase.RECOMPUTE) for kind in kinds)
-    return len(stages) > 1 or is_rebuilt or any(room.saved[stage] != room.kept[stage] for stage in stages)
+    return len(stages) > 1 or is_rebuilt or any(room.stages[stage].saved != room.stages[stage].kept for stage in stages)
+
+
+def _room_arcs(kinds: Sequence[OrderKind], room: ActivationRoom) -> Iterator[OrderArc]:
+    """Yield the arcs of a limit on one stage, and on two stages of a rank: the forward of k + n after a backward of k.
+
+    F of k + n comes after B of k if n + 1 micro-batches, and the memory that a B needs beside them, do not fit. From
+    the F on that needs micro-batch 0 to be over for the same reason, the rank also holds gradients, so n is smaller.
+    If a stage holds n + 1 micro-batches, their oldest must fit on the later stages too, unless it has returned from
+    there: no micro-batch frees memory before its backward.
+    """
+    stages = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.FORWARD)}
+    rebuilding = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.RECOMPUTE)}
+    for stage, index in stages.items():
+        rank, own = kinds[index].rank, room.stages[stage]
+        limit, inside, gradients = room.limits[rank], own.inside, own.gradients
+        held = own.inputs if stage in rebuilding else own.saved
+        weights = [before for before, k in enumerate(kinds) if k.op.stage == stage and is_phase(k.op, _WEIGHT)]
+        least = min(held, own.kept) if weights else held
+        begun = _most(limit if weights else limit - inside, least)
+        for before in weights:
+            yield from _arcs(before, index, limit, least, gradients, begun)
+        for before, kind in enumerate(kinds):
+            if kind.rank != rank or not is_phase(kind.op, *_BACKWARDS):
+                continue
+            other = kind.op.stage
+            if other == stage:
+                yield from _arcs(before, index, limit - inside, held, gradients, begun)
+                if stage in rebuilding:
+                    rebuilt = rebuilding[stage]
+                    yield from _arcs(before, rebuilt, limit - inside, own.saved, gradients, begun)
+            elif other > stage:
+                free = limit - room.stages[other].saved - room.stages[other].inside
+                yield from _arcs(before, index, free, least, gradients, begun)
+
+
+def _most(limit: int, size: int) -> int | None:
+    return limit // size if size else None
+
+
+def _arcs(before: int, after: int, limit: int, size: int, gradients: int, begun: int | None) -> Iterator[OrderArc]:
+    """Yield the arc of a limit, and its stricter arc once gradients are held, from micro-batch `begun` on."""
+    most = _most(limit, size)
+    if most is None:
+        return
+    yield OrderArc(before, after, 0, most)
+    fewer = (limit - gradients) // size
+    if begun is not None and 1 <= fewer < most:
+        yield OrderArc(before, after, 0, fewer, max(0, begun - fewer))

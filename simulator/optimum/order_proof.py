@@ -2,6 +2,10 @@
 
 CP-SAT checks the clock, and a request to stop, only now and then: on a busy machine that may be seconds later. The
 process reports every better order and bound, so that nothing is lost when it is killed.
+
+An order problem may not know all memory of the devices: it knows the least memory of any list, so its bound holds for
+all lists that fit. If the lists it finds are too large, a problem with less room by the excess searches for others, but
+gives no bound.
 """
 
 from __future__ import annotations
@@ -13,13 +17,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Self, TypeAlias, final
 
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.processes import command, environment, hold_interrupts, take_interrupt
+from pipesched.schedules import Schedule
+from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError
+from pipesched.simulator.fast import simulate_arrays
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.optimum.activation_room import ActivationRoom
 from pipesched.simulator.optimum.op_times import OpTimes, objective_ticks
 from pipesched.simulator.optimum.order_model import OrderRequest
 from pipesched.simulator.optimum.order_problem import OrderProblem
@@ -37,6 +48,12 @@ _LEAVE_S = 0.4
 
 OnOrder: TypeAlias = Callable[[float, int, int], None]
 """Called with (seconds since the start, ticks of the best order, lower bound in ticks)."""
+Excess: TypeAlias = Callable[[Schedule], tuple[int, ...]]
+"""Says of lists by how many units of the room each rank is above its limit."""
+_FIRST_SHARE = 0.6
+"""Share of the time for the problem itself."""
+_LEAST_S = 0.1
+"""Seconds in which it is not worth while to look once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +116,23 @@ class OrderSearcher:
         progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
         bounds_ends: bool = True,
     ) -> OrderProof:
-        """Do the same as `prove_order`."""
+        """Search for a shorter order than a known one, or prove that none exists.
+
+        A KeyboardInterrupt ends the search with the best order so far.
+
+        Args:
+            problem: The problem.
+            starts: Starts of an order that keeps to the limits [ticks].
+            bound: Lower bound from `least_ticks` [ticks].
+            seconds: Time limit from the loading of OR-tools on [s]; 0 skips the search.
+            num_workers: Threads, or None for one per core.
+            progress: Callback for regular reports.
+            bounds_ends: Whether to bound both ends of the batch, too.
+
+        Raises:
+            ModuleNotFoundError: OR-tools is not installed, and a search is needed.
+            SimulationError: There are too many ops for a search, or too little memory.
+        """
         known = objective_ticks(problem, starts)
         if known <= bound or seconds <= 0:
             return OrderProof(starts, known, min(bound, known))
@@ -164,7 +197,7 @@ class OrderSearcher:
         self._lines = SimpleQueue[bytes]()
         with hold_interrupts():  # which the process takes over: Ctrl-C in a terminal is for this one alone
             self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                command("pipesched.simulator.optimum.search_process", str(os.getpid())),
+                command("pipesched.simulator.optimum.order_model", str(os.getpid())),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment(),
@@ -189,33 +222,86 @@ def _read_lines(process: subprocess.Popen[bytes], lines: SimpleQueue[bytes]) -> 
     lines.put(b"")
 
 
-def prove_order(
+def prove_fitting_order(
     problem: OrderProblem,
     starts: OpTimes,
     bound: int,
+    lists_of: Callable[[OpTimes], Schedule],
+    excess: Excess,
     *,
     seconds: float,
     num_workers: int | None = None,
     progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
 ) -> OrderProof:
-    """Search for a shorter order than a known one, or prove that none exists.
-
-    A KeyboardInterrupt ends the search with the best order so far.
+    """Prove an order as `OrderSearcher.prove` does, among the lists that fit the memory of the devices.
 
     Args:
-        problem: The problem.
-        starts: Starts of an order that keeps to the limits [ticks].
-        bound: Lower bound from `least_ticks` [ticks].
-        seconds: Time limit from the loading of OR-tools on [s]; 0 skips the search.
+        problem: The problem, with a room in bytes.
+        starts: Starts of an order whose lists fit [ticks].
+        bound: A lower bound of the ticks of all orders.
+        lists_of: Makes lists of starts.
+        excess: Computes the bytes by which lists exceed the memory.
+        seconds: Time limit [s]; 0 skips the search.
         num_workers: Threads, or None for one per core.
         progress: Callback for regular reports.
 
     Raises:
-        ModuleNotFoundError: OR-tools is not installed, and a search is needed.
-        SimulationError: There are too many ops for a search, or too little memory.
+        Same as `OrderSearcher.prove`.
     """
+    begun_s = time.monotonic()
+
+    def tell(_: float, ticks: int, least: int) -> None:
+        progress(time.monotonic() - begun_s, ticks, least)
+
     with OrderSearcher() as searcher:
-        return searcher.prove(problem, starts, bound, seconds=seconds, num_workers=num_workers, progress=progress)
+        proof = searcher.prove(
+            problem, starts, bound, seconds=seconds * _FIRST_SHARE, num_workers=num_workers, progress=tell
+        )
+        faster, left_aside, count, is_stopped = proof.starts, (0,) * problem.num_ranks, 0, proof.is_stopped
+        while objective_ticks(problem, faster) < objective_ticks(problem, starts):
+            over = excess(lists_of(faster))
+            if not any(over):
+                starts = faster
+                break
+            left_aside = tuple(size + (more << count) for size, more in zip(left_aside, over, strict=True))
+            left_s = seconds - (time.monotonic() - begun_s)
+            if left_s < _LEAST_S or is_stopped:
+                break
+            again = searcher.prove(
+                problem.less(left_aside),
+                starts,
+                proof.bound,
+                seconds=left_s,
+                num_workers=num_workers,
+                progress=tell,
+                bounds_ends=False,
+            )
+            faster, count, is_stopped = again.starts, count + 1, again.is_stopped
+    return replace(proof, starts=starts, ticks=objective_ticks(problem, starts), is_stopped=is_stopped)
+
+
+def excess_in(room: ActivationRoom, costs: StageCosts, cluster: Cluster) -> Excess:
+    """Return the function that computes by how much the lists of each rank exceed its memory; 0 in a counted room.
+
+    Args:
+        room: Its unit.
+        costs: Bytes of the stages.
+        cluster: The memory of the devices; each rank has one of its own.
+    """
+
+    def excess(schedule: Schedule) -> tuple[int, ...]:
+        if not room.counts_bytes:
+            return (0,) * schedule.num_ranks
+        lowered = lower(schedule)
+        peaks = peak_memory(memory(simulate_arrays(lowered, costs, cluster), costs, lowered))
+        limits = [cluster.devices[device].memory_bytes for device in schedule.rank_to_device]
+        over = [
+            0 if limit is None or device not in peaks else max(0, peaks[device].total_bytes - limit)
+            for device, limit in zip(schedule.rank_to_device, limits, strict=True)
+        ]
+        return tuple(-(-num_bytes // room.unit_bytes) for num_bytes in over)
+
+    return excess
 
 
 def _require_searchable(problem: OrderProblem) -> None:

@@ -35,7 +35,8 @@ from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, make_generated_schedule
 from pipesched.schedules.builders import without_flush
-from pipesched.schedules.ops import Compute, Message, Op, Payload, Phase, Recv, Send, Step
+from pipesched.schedules.ops import Compute, Message, Op, Payload, Phase, Step
+from pipesched.schedules.transforms import compute_only
 from pipesched.simulator import SimulationError
 
 FlightCounts: TypeAlias = tuple[int, ...]
@@ -209,7 +210,7 @@ def unflushed_rule(schedule: Schedule) -> UnflushedRule:
     Raises:
         SimulationError: The schedule is of another kind.
     """
-    own, rows = unflushed_in_flight(schedule), _without_messages(schedule)
+    own, rows = unflushed_in_flight(schedule), compute_only(schedule).ops
     for is_stashed in (True, False):
         rule = _guessed_rule(rows, own, is_stashed=is_stashed)
         if rule is not None and _made(own, schedule.num_microbatches, schedule.name, rule).ops == rows:
@@ -288,10 +289,6 @@ def _made(in_flight: FlightCounts, num_microbatches: int, name: str, rule: Unflu
 
     rows = [partial(ops, rank) for rank in range(len(in_flight))]
     return make_generated_schedule(name, len(rows), num_microbatches, rows).held()
-
-
-def _without_messages(schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
-    return tuple(tuple(op for op in row if not isinstance(op, Send | Recv)) for row in schedule.ops)
 
 
 def _backwards_and_steps(row: Sequence[Op]) -> Iterator[Op]:

@@ -19,7 +19,7 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.columns import machine_code, op_cells
 from pipesched.schedules.ops import Op, Reduce
 from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision
-from pipesched.simulator.fast import Program, compile_lists, held_on_devices, program_times, simulate_arrays
+from pipesched.simulator.fast import LoadedProgram, Program, compile_lists, held_on_devices, simulate_arrays
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import lowered, steps_of
 from pipesched.simulator.search import UNPREDICTABLE, Setting, memory_excess
@@ -82,7 +82,7 @@ def _run(
     """Return the program of lowered lists, and its times [s]."""
     try:
         program = compile_lists(lists, network, has_hand_over=cluster.has_hand_over)
-        return program, program_times(program, costs, cluster, network)
+        return program, LoadedProgram(program, costs, cluster, network).times()
     except UNPREDICTABLE:
         simulate_arrays(lists, costs, cluster, network=network)  # says why
         raise

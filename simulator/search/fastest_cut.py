@@ -21,12 +21,12 @@ from pipesched.schedules.transforms import runs_without_flush
 from pipesched.simulator import USUAL_NETWORK, Buffers, Estimate, Inexact, NetworkOptions, Scenario
 from pipesched.simulator.engine import require_simulable
 from pipesched.simulator.fast import (
+    LoadedProgram,
     Program,
     UnflushedRuns,
     compile_lists,
     drifting_scenario,
     predict_drifting,
-    program_times,
 )
 from pipesched.simulator.memory import peak_memory, with_memory
 from pipesched.simulator.search.cut_search import CutBounds, CutSearch
@@ -252,7 +252,7 @@ class _Measure:
         """Return bytes over memory, seconds, makespan [s]; infinite bytes where another cut is faster anyway."""
         task, program = self._task, self._program
         costs = task.costs(layers)
-        times_s = program_times(program, costs, task.cluster, task.network)
+        times_s = LoadedProgram(program, costs, task.cluster, task.network).times()
         seconds = makespan_s = program.makespan_s(times_s)
         if self._runs is not None:
             scenario = Scenario(self._lists, costs, task.cluster, task.network)

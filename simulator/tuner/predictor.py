@@ -33,9 +33,9 @@ from itertools import accumulate
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Span, Timeline
-from pipesched.schedules.ops import Recv, computes, stages_of_op
+from pipesched.schedules.ops import Phase, Recv, computes, stages_of_op
 from pipesched.simulator import SimulationError
-from pipesched.simulator.memory import Part, activations, peak_memory, timed_ops
+from pipesched.simulator.memory import peak_memory
 
 _MODEL_KINDS = ("weights", "weight_versions", "gradients", "optimizer")
 
@@ -180,10 +180,17 @@ def _in_flight(spans: Iterable[Span]) -> int:
         by_rank[span.rank].append(span)
     most = 1
     for its in by_rank.values():
-        parts = [(part, timed) for timed in timed_ops(its) for part in computes(timed.op)]
-        kept = [lifetime for lifetime in activations(parts) if lifetime.part is Part.SAVED]
-        changes = sorted([(lifetime.since, 1) for lifetime in kept] + [(lifetime.until, -1) for lifetime in kept])
-        most = max([most, *accumulate(change for _, change in changes)])
+        ops = [computes(span.op) for span in its]
+        rebuilt = {(part.stage, part.microbatch) for parts in ops for part in parts if part.phase is Phase.RECOMPUTE}
+        kept = 0
+        for parts in ops:
+            kept += sum(
+                part.phase is Phase.RECOMPUTE
+                or (part.phase is Phase.FORWARD and (part.stage, part.microbatch) not in rebuilt)
+                for part in parts
+            )
+            most = max(most, kept)
+            kept -= sum(part.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT) for part in parts)
     return most
 
 

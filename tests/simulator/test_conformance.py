@@ -27,11 +27,11 @@ from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import OpSeconds, lists_of_all, obstacle_of_several, predict_by_events, simulate_lists
 from pipesched.simulator.fast import (
     EqualPipelines,
+    RepeatedRuns,
+    UnflushedRuns,
     contention_of,
     predict_drifting,
-    predict_repeated,
     predict_scenario,
-    predict_unflushed,
     run_time,
     simulate_arrays,
 )
@@ -334,7 +334,7 @@ def test_whatever_the_costs_are_those_that_answer_agree(name, number, is_recompu
 def test_a_repeated_batch_follows_at_the_pace_of_ever_longer_runs(feature):
     signs, make = MATRIX[feature]
     asked = make()
-    answer = predict_repeated(asked)
+    answer = RepeatedRuns(asked.schedule).predict(asked)
     if signs.split()[2] == "-":
         assert isinstance(answer, Inexact)
         assert "expected" in answer.reason
@@ -391,10 +391,10 @@ def test_a_run_without_a_flush_has_the_pace_of_ever_longer_runs(name, feature):
 
     asked = scenario(longer(1), **CONDITIONS[feature], compression=HALF)
     short, long = (predict_by_events(replace(asked, schedule=longer(times))).seconds for times in (8, 16))
-    answer = predict_unflushed(asked, longer)
+    answer = UnflushedRuns(asked.schedule, longer).predict(asked)
     assert answer.meaning is Meaning.PACE
     assert answer.seconds == pytest.approx((long - short) / 8, rel=1e-9)
-    assert "expected one" in predict_unflushed(replace(asked, num_pipelines=2), longer).reason
+    assert "expected one" in UnflushedRuns(asked.schedule, longer).predict(replace(asked, num_pipelines=2)).reason
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send, Step, 
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.engine.network import Network
-from pipesched.simulator.engine.transfer_times import TransferTimes
+from pipesched.simulator.engine.network import Network, TransferTimes
 from tests.properties import examples
 from tests.strategies import TWO_NODES
 

@@ -20,6 +20,7 @@ from pipesched.simulator.optimum import (
     OpTimes,
     OrderProblem,
     OrderProof,
+    OrderSearcher,
     bytes_room,
     counted_room,
     excess_in,
@@ -30,7 +31,6 @@ from pipesched.simulator.optimum import (
     orderable,
     orders_of_choices,
     prove_fitting_order,
-    prove_order,
     recomputing_stages,
     require_orderable_length,
     schedule_of_times,
@@ -182,7 +182,10 @@ class OrderSearch:
 
         known, least = self.orders[0].starts, least_ticks(self.problem)
         if not self.problem.room.counts_bytes:
-            return prove_order(self.problem, known, least, seconds=seconds, num_workers=num_workers, progress=tell)
+            with OrderSearcher() as searcher:
+                return searcher.prove(
+                    self.problem, known, least, seconds=seconds, num_workers=num_workers, progress=tell
+                )
         return prove_fitting_order(
             self.problem,
             known,

@@ -29,7 +29,7 @@ from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Phase, Reduce, Step, computes
 from pipesched.simulator import USUAL_NETWORK
-from pipesched.simulator.fast import compile_lists, program_times, simulate_arrays
+from pipesched.simulator.fast import LoadedProgram, compile_lists, simulate_arrays
 from pipesched.simulator.memory import with_memory
 from pipesched.workflows.arguments import ScheduleSource
 from pipesched.workflows.measuring import with_profiled
@@ -261,4 +261,4 @@ def _slowed(cluster: Cluster, slow: Mapping[int, float]) -> Cluster:
 def _makespan_by_costs(schedule: Schedule) -> Callable[[StageCosts, Cluster], float]:
     """Return a function from costs and machines to a makespan [s]."""
     program = compile_lists(lower(schedule), USUAL_NETWORK, has_hand_over=True)
-    return lambda costs, cluster: program.makespan_s(program_times(program, costs, cluster))
+    return lambda costs, cluster: program.makespan_s(LoadedProgram(program, costs, cluster).times())

@@ -12,7 +12,7 @@ from pipesched.schedules.columns import OpColumns, SpanColumns
 from pipesched.schedules.common import require_cells
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.memory import in_flight, peak_in_flight, peaks_in_flight
+from pipesched.simulator.memory import in_flight, peaks_in_flight
 from tests.hand_timelines import play, shaken
 
 
@@ -44,7 +44,11 @@ def test_peaks_are_the_largest_samples(name):
     schedule = build(name, 4, 8)
     costs = simulate(schedule, DeviceCost(1.0, 2.0, 1.0, 1.0)).costs
     timeline = simulate_lists(schedule, costs)
-    assert peaks_in_flight(timeline, costs, schedule) == peak_in_flight(in_flight(timeline, costs, schedule))
+    samples = in_flight(timeline, costs, schedule)
+    assert peaks_in_flight(timeline, costs, schedule) == {
+        device: max((sample for sample in samples if sample.device == device), key=lambda sample: sample.microbatches)
+        for device in timeline.devices
+    }
 
 
 def test_columns_give_back_the_spans_that_they_were_made_of():

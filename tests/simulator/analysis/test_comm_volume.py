@@ -5,7 +5,7 @@ from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Reduce, Step, backward, forward
-from pipesched.simulator.analysis.comm_volume import CommunicationVolume, communication_volume
+from pipesched.simulator.analysis.summary import CommunicationVolume, communication_volume
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 

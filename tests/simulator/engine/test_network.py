@@ -6,8 +6,7 @@ from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine.all_reduce import Collectives
-from pipesched.simulator.engine.network import Network
+from pipesched.simulator.engine.network import Collectives, Network
 
 COSTS = StageCosts((StageCost(1.0, output_bytes=10), StageCost(1.0, output_bytes=30), StageCost(1.0)))
 

@@ -1,11 +1,12 @@
 """Goodput under failures against Daly's model: M e^(R/M) (e^((tau + delta)/M) - 1) for each interval."""
 
+from dataclasses import replace
 from math import ceil, exp, sqrt
 from random import Random
 
 import pytest
 
-from pipesched.simulator import SimulationError, theory
+from pipesched.simulator import SimulationError
 from pipesched.simulator.failures import CheckpointedTraining, interval_goodputs, search_interval
 
 DRAWS = 1000
@@ -84,7 +85,7 @@ def test_young_and_daly_come_near_the_best_where_failures_are_rare():
     assert SELDOM.young_s == pytest.approx(sqrt(2 * 20 * 10_800))
     for interval_s in (SELDOM.young_s, SELDOM.daly_s):
         assert by_daly_s(SELDOM, SELDOM.steps_in(interval_s)) < 1.001 * least_s
-    assert theory.daly_interval_s(10.0, 20.0) == 10.0
+    assert replace(SELDOM, fail_every_s=10.0, checkpoint_s=20.0).daly_s == 10.0
 
 
 def test_without_failures_only_checkpoints_cost_time():

@@ -20,7 +20,7 @@ from pipesched.schedules.ops import Reduce
 from pipesched.schedules.transforms import replicate
 from pipesched.simulator import USUAL_NETWORK, SimulationError
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import CompiledLists, compile_lists, program_times, simulate_arrays
+from pipesched.simulator.fast import CompiledLists, LoadedProgram, compile_lists, simulate_arrays
 from tests.properties import examples
 from tests.simulator.fast.draws import drawn, random_machines
 from tests.simulator.fast.timelines import AskedSimPyError, assert_same_timeline, without_simpy
@@ -76,7 +76,7 @@ def test_the_program_of_some_costs_gives_the_times_of_others(seed):
     program = compile_lists(schedule, USUAL_NETWORK, has_hand_over=True)
     for _ in range(2):
         costs, cluster = random_costs(chance, schedule.num_stages), random_machines(chance, 4)
-        times_s, expected = program_times(program, costs, cluster), simulate_lists(schedule, costs, cluster)
+        times_s, expected = LoadedProgram(program, costs, cluster).times(), simulate_lists(schedule, costs, cluster)
         assert_same_timeline(program.timeline(times_s), expected)
         assert program.makespan_s(times_s) == pytest.approx(expected.makespan_s, rel=1e-9)
 
@@ -97,7 +97,7 @@ def test_compiled_lists_give_the_makespan_of_any_seed():
 def test_a_program_without_hand_over_is_not_run_where_handing_over_takes_time():
     program = compile_lists(lower(build("1f1b", 2, 2)), USUAL_NETWORK, has_hand_over=False)
     with pytest.raises(SimulationError, match="handing over takes time, expected one where it does not"):
-        program_times(program, uniform(2, 1.0, 2.0), flat(2, Link(post_s=0.1)))
+        LoadedProgram(program, uniform(2, 1.0, 2.0), flat(2, Link(post_s=0.1))).times()
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ from pipesched.schedules.ops import Compute
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, SimulationError
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import EqualPipelines, compile_lists, held_on_devices, program_times
+from pipesched.simulator.fast import EqualPipelines, LoadedProgram, compile_lists, held_on_devices
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
 from tests.properties import examples
+from tests.simulator.memory import readable_lifetimes
 from tests.strategies import random_cluster, random_costs
 
 
@@ -69,7 +70,7 @@ def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, share, number, a
     if number == 1:
         return
     program = compile_lists(single, USUAL_NETWORK, has_hand_over=cluster.has_hand_over)
-    timeline = program.timeline(program_times(program, costs, cluster, num_pipelines=number))
+    timeline = program.timeline(LoadedProgram(program, costs, cluster, num_pipelines=number).times())
     for rank in range(every.num_ranks):
         for span, expected_span in zip(timeline.of_rank(rank % p), expected.of_rank(rank), strict=True):
             if isinstance(span.op, Compute):
@@ -78,7 +79,8 @@ def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, share, number, a
             assert (span.posted_s, span.start_s, span.end_s) == pytest.approx(
                 (expected_span.posted_s, expected_span.start_s, expected_span.end_s), rel=1e-9, abs=1e-9
             )
-    held, samples = memory(timeline, costs, single, num_pipelines=number), memory(expected, costs, every)
+    held = readable_lifetimes.memory(timeline, costs, single, num_pipelines=number)
+    samples = memory(expected, costs, every)
     assert answer.peak_bytes == most(held)
     for device in range(p):  # between changes, where roundings of the instants do not matter
         instants = sorted({s.time_s for s in held if s.device == device})
@@ -142,7 +144,7 @@ def test_alone_it_is_any_lists_with_their_memory_and_the_op_that_takes_too_much(
     )
     costs = replace(costs, stages=tuple(split))
     program = compile_lists(schedule, USUAL_NETWORK, has_hand_over=cluster.has_hand_over)
-    timeline = program.timeline(program_times(program, costs, cluster))
+    timeline = program.timeline(LoadedProgram(program, costs, cluster).times())
     assert timeline.makespan_s == pytest.approx(simulate_lists(schedule, costs, cluster).makespan_s, rel=1e-9)
     samples = memory(timeline, costs, schedule)
     tight = limited(cluster, chance, most(samples))
@@ -157,7 +159,7 @@ def test_a_device_that_never_holds_too_much_is_not_asked_when():
     costs = random_costs(random.Random(0), 1)
     (held,) = held_on_devices(program, costs)
     with pytest.raises(SimulationError, match="device 0: got 1000000 bytes, expected less than it ever holds"):
-        held.first_over(program_times(program, costs, flat(1)), 2, 10**6)
+        held.first_over(LoadedProgram(program, costs, flat(1)).times(), 2, 10**6)
 
 
 def test_pipelines_that_slow_each_other_slow_the_conversion_of_their_messages_too():

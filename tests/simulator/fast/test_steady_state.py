@@ -14,10 +14,9 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions, Scenario
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import (
+    RepeatedRuns,
     UnflushedRuns,
     batch_pace,
-    predict_repeated,
-    predict_unflushed,
     repeated_pace,
     simulate_arrays,
     unflushed_pace,
@@ -189,7 +188,8 @@ def test_the_timeline_of_a_batch_with_blocking_sends_does_not_show_its_pace():
 
 @pytest.mark.parametrize(("name", "p", "m"), [("gpipe", 4, 6), ("1f1b", 4, 4), ("1f1b", 3, 9), ("1f1b", 1, 5)])
 def test_the_steady_bubble_of_a_flushed_batch_is_that_of_gpipes_closed_form(name, p, m):
-    answer = predict_repeated(Scenario(build(name, p, m), uniform(p, 1.0, 2.0), flat(p)))
+    schedule = build(name, p, m)
+    answer = RepeatedRuns(schedule).predict(Scenario(schedule, uniform(p, 1.0, 2.0), flat(p)))
     assert answer.seconds == pytest.approx(3 * (m + p - 1), rel=1e-9)
     assert answer.bubble_fraction == pytest.approx((p - 1) / (m + p - 1), rel=1e-9, abs=1e-12)
 
@@ -197,7 +197,7 @@ def test_the_steady_bubble_of_a_flushed_batch_is_that_of_gpipes_closed_form(name
 @pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 16)])
 def test_pipedream_has_no_bubble_in_the_long_run(p, m):
     longer = lambda times: build("pipedream", p, times * m)  # noqa: E731 -- what is asked for
-    answer = predict_unflushed(Scenario(longer(1), uniform(p, 1.0, 2.0), flat(p)), longer)
+    answer = UnflushedRuns(longer(1), longer).predict(Scenario(longer(1), uniform(p, 1.0, 2.0), flat(p)))
     assert answer.seconds == pytest.approx(3 * m, rel=1e-9)
     assert answer.bubble_fraction == pytest.approx(0.0, abs=1e-9)
 

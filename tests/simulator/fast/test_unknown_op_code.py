@@ -39,7 +39,7 @@ def test_compilation_refuses_an_unknown_code():
 def test_memory_refuses_an_unknown_code():
     lowered = lower(build("1f1b", 2, 4))
     program = compile_lists(lowered, NetworkOptions(), has_hand_over=False)
-    with pytest.raises(ValueError, match=r"op code: .* add it to `write_changes`"):
+    with pytest.raises(ValueError, match=r"op code: .* add it to `find_lifetimes`"):
         held_on_devices(replace(program, schedule=with_unknown_op(lowered)), uniform(2, 1.0))
 
 
@@ -60,5 +60,5 @@ def test_idle_time_refuses_an_unknown_code():
 def test_micro_batches_in_flight_refuse_an_unknown_code():
     schedule, costs = build("1f1b", 2, 4), uniform(2, 1.0, 2.0)
     unknown = timeline_with_unknown_op(schedule, costs)
-    with pytest.raises(ValueError, match=r"op code: .* add it to `find_changes`"):
+    with pytest.raises(ValueError, match=r"op code: .* add it to `find_lifetimes`"):
         in_flight(unknown, costs, schedule)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +11,15 @@ from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import ScheduleError, Span, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.columns import SpanColumns
 from pipesched.schedules.formats.timeline_json import timeline_from_json, timeline_to_json
 from pipesched.schedules.ops import Compute, Phase, Step, backward, forward
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.memory import memory, over_capacity, peak_memory, timed_ops
+from pipesched.simulator.memory import Instants, memory, over_capacity, peak_memory
 from pipesched.simulator.views import to_trace
 from tests.properties import examples
+from tests.simulator.memory.readable_lifetimes import timed_ops
 from tests.trace_rules import check_trace
 
 SIZES = st.integers(0, 100)
@@ -25,8 +28,15 @@ SIZES = st.integers(0, 100)
 def test_what_takes_no_time_comes_one_after_the_other_and_a_prediction_is_dropped_last():
     ahead = Compute(Phase.FORWARD, 0, 2, version=1, lookahead=1)
     times = [(forward(0, 0), 0, 1), (backward(0, 0), 1, 3), (Step(0), 3, 3), (forward(0, 1, 1), 3, 3), (ahead, 3, 4)]
-    ops = timed_ops(Span(0, op, start, start, end) for op, start, end in times)
-    assert [(tuple(op.start), tuple(op.end), tuple(op.over)) for op in ops] == [
+    spans = [Span(0, op, start, start, end) for op, start, end in times]
+    columns = SpanColumns.of(spans, 1)
+    instants = Instants(columns.ops.cells, columns.posted_s, columns.starts_s, columns.ends_s, 0.0)
+    found = zip(*instants.of(np.arange(20)), strict=True)
+    points = [(float(time_s), int(order)) for time_s, order in found]
+    assert [tuple(points[4 * cell + 1 : 4 * cell + 4]) for cell in range(5)] == [
+        (tuple(op.start), tuple(op.end), tuple(op.over)) for op in timed_ops(spans)
+    ]
+    assert [tuple(points[4 * cell + 1 : 4 * cell + 4]) for cell in range(5)] == [
         ((0, 0), (1, 0), (1, 0)),
         ((1, 0), (3, 0), (3, 0)),
         ((3, 0), (3, 1), (3, 1)),

@@ -9,7 +9,7 @@ from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.ops import Compute, Phase, backward, backward_input, backward_weight, computes, forward
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
+from pipesched.simulator.memory import InFlight, in_flight, peaks_in_flight
 from tests.properties import examples
 from tests.schedules.hand_schedules import replicated, v_shaped
 
@@ -79,7 +79,7 @@ WORST = {
 def test_the_worst_peak_is_that_of_the_papers_where_nothing_is_known_of_w(name, p):
     schedule = build(name, p, 4 * p)
     costs = uniform(schedule.num_stages, 1.0, 2.0, 1.0, 1.0)
-    peaks = peak_in_flight(in_flight(simulate_lists(schedule, costs), costs, schedule))
+    peaks = peaks_in_flight(simulate_lists(schedule, costs), costs, schedule)
     assert max(peak.microbatches for peak in peaks.values()) == WORST[name](p, 4 * p)
 
 
@@ -87,21 +87,21 @@ def test_the_worst_peak_is_that_of_the_papers_where_nothing_is_known_of_w(name, 
 def test_chimeras_outermost_ranks_hold_half_and_one(p):
     schedule = build("chimera", p, 2 * p)
     costs = uniform(p, 1.0, 2.0)
-    peaks = peak_in_flight(in_flight(simulate_lists(schedule, costs), costs, schedule))
+    peaks = peaks_in_flight(simulate_lists(schedule, costs), costs, schedule)
     assert min(peak.microbatches for peak in peaks.values()) == p // 2 + 1  # arXiv:2107.06925, table 2
 
 
 def test_a_chunk_is_a_part_of_a_microbatch():
     schedule = v_shaped()  # two stages on each of two ranks
     costs = uniform(4, 1.0, 1.0)
-    peaks = peak_in_flight(in_flight(simulate_lists(schedule, costs), costs, schedule))
+    peaks = peaks_in_flight(simulate_lists(schedule, costs), costs, schedule)
     assert {device: peak.microbatches for device, peak in peaks.items()} == {0: 1.5, 1: 2.0}
 
 
 def test_ranks_of_one_device_are_added_up():
     schedule = replicated()  # two pipelines of two stages on two devices
     costs = uniform(2, 1.0, 1.0)
-    peaks = peak_in_flight(in_flight(simulate_lists(schedule, costs), costs, schedule))
+    peaks = peaks_in_flight(simulate_lists(schedule, costs), costs, schedule)
     assert {device: peak.microbatches for device, peak in peaks.items()} == {0: 2.0, 1: 2.0}
 
 

@@ -318,7 +318,7 @@ def test_bytes_leave_room_for_activations_beside_weights_and_state():
     lists = orderable(build("1f1b", 2, 4), costs)
     machines = Cluster((Device(memory_bytes=30), Device(memory_bytes=29)))
     room = bytes_room(lists, costs, machines)
-    assert (room.limits, room.gradients) == ((23, 22), (3, 3))
+    assert (room.limits, [stage.gradients for stage in room.stages]) == ((23, 22), [3, 3])
     assert room.holds(lists), "two micro-batches and gradients are 23 bytes"
     assert not replace(room, limits=(22, 22)).holds(lists)
     fewer = Cluster((Device(memory_bytes=28), Device(memory_bytes=29)))

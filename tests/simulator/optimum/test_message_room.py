@@ -12,7 +12,7 @@ from pipesched.schedules.transforms import recompute
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 from pipesched.simulator.optimum import bytes_room, order_problem, orderable, schedule_of_times
-from pipesched.simulator.optimum.due_arrays import due_arrays, message_arrays, message_state
+from pipesched.simulator.optimum.due_arrays import due_arrays, message_state
 from pipesched.simulator.optimum.message_room import messages_fit
 from pipesched.simulator.optimum.op_times import listed_times
 from pipesched.simulator.optimum.order_annealing import order_state, ordered_ticks
@@ -63,8 +63,8 @@ def peaks_of(lists, costs, cluster, problem):
 
 def fitting(lists, problem):
     """Return what says whether a rank has room for the lists with a limit, all others with any."""
-    arrays, messages = due_arrays(problem), message_arrays(problem)
-    state = message_state(problem, messages)
+    arrays = due_arrays(problem)
+    state = message_state(problem, arrays)
     starts = [start for row in listed_times(problem, lists) for start in row]
     orders = order_state(arrays, starts, problem.num_microbatches)
     ordered_ticks(arrays, orders, problem.num_microbatches)
@@ -72,7 +72,7 @@ def fitting(lists, problem):
     def fits(rank, limit):
         limits = [limit if other == rank else LARGE for other in range(lists.num_ranks)]
         order = orders.kinds, orders.starts, problem.num_microbatches
-        return messages_fit(arrays._replace(limits=limits), messages, state, *order)
+        return messages_fit(arrays._replace(limits=limits), state, *order)
 
     return fits
 

@@ -16,7 +16,7 @@ from pipesched.schedules.ops import Compute, Overlap, Phase
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.fast import simulate_arrays
-from pipesched.simulator.memory import in_flight, peak_in_flight
+from pipesched.simulator.memory import peaks_in_flight
 from pipesched.simulator.optimum import (
     OrderProof,
     OrderRequest,
@@ -43,7 +43,7 @@ def problem_of(schedule: Schedule, costs: StageCosts, cluster=None, most=None):
 
 
 def proof_of(problem, starts, bound):
-    """Return what `prove_order` proves, in this process."""
+    """Return what `OrderSearcher` proves, in this process."""
     told = []
     starts_found, least = search_order(OrderRequest(problem, starts, bound, 120.0, 1), lambda *news: told.append(news))
     ticks = objective_ticks(problem, starts_found)
@@ -278,7 +278,7 @@ def test_a_list_holds_what_its_timeline_shows(name, chunks):
     schedule = build(name, 4, 8, chunks)
     costs = StageCosts((StageCost(1.0, None, 1.0, 1.0, saved_bytes=4, saved_for_weight_bytes=1),) * schedule.num_stages)
     timeline = simulate_arrays(lower(schedule), costs, flat(4))
-    peaks = peak_in_flight(in_flight(timeline, costs, schedule)).values()
+    peaks = peaks_in_flight(timeline, costs, schedule).values()
     assert most_in_flight(schedule, costs) == max(peak.microbatches for peak in peaks)
 
 

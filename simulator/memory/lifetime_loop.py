@@ -1,0 +1,296 @@
+"""The lifetimes of bytes from columns of ops, as a loop over numbers: `simulator.memory.lifetimes` defines them.
+
+The same loop runs over lists in plain Python and over NumPy arrays in machine code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pipesched.schedules.columns import Cells, Int8s, Int32s, MessageTable, op_cells
+
+F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, STEP, AVERAGE, RESHARD, OVERLAPPED = (  # noqa: E741
+    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F,
+    op_cells.RECV_B, op_cells.STEP, op_cells.AVERAGE, op_cells.RESHARD, op_cells.OVERLAPPED,
+)  # fmt: skip
+
+(
+    INPUT, SAVED, SAVED_FOR_WEIGHT, WORKING, WEIGHTS, OPTIMIZER, UPDATES, VERSION, GRADIENTS, RECEIVED, SENT,
+    SENT_SAVED, PASSED, PASSED_SAVED,
+) = range(14)  # fmt: skip
+"""Numbers of the parts of a stage's bytes: see `lifetimes.Part`."""
+
+POOLED, AT_USE, PER_MICROBATCH, ACTIVATIONS = range(4)
+"""How receive buffers are allocated, in the order of `network_options.Buffers`; activations alone, without buffers."""
+
+POSTED, START, END, OVER = range(4)
+"""The points of a cell: its rank reaches it, its op starts, ends, and drops its predicted copy of the weights."""
+
+ALWAYS, NEVER = -2, -1
+"""The point before all others, and the point after all others; point p of cell c is 4 c + p."""
+
+
+class Lifetimes(NamedTuple):
+    """The bytes that ranks hold, and from when to when; a row for each lifetime, all ranks one after the other.
+
+    Attributes:
+        begins: R + 1 indices: where the rows of each rank begin, and their number.
+        parts: Part of the bytes, by row.
+        stages: Stage of the bytes, by row.
+        since: Point from which on they are held, by row.
+        until: Point up to which they are held, by row; not after `since`, they are not held at all.
+    """
+
+    begins: Int32s
+    parts: Int8s
+    stages: Int32s
+    since: Int32s
+    until: Int32s
+
+
+class KnownCells(NamedTuple):
+    """Cells by their role, -1 at first; below the first cell of the current rank: this rank has no such cell.
+
+    Attributes:
+        made: Cell that makes a message, by message.
+        used: Cell that uses a message, by message.
+        received: Cell of the Recv, by message.
+        rebuilt: Cell of R, by micro-batch of a stage.
+        weights: Cell of W, by micro-batch of a stage.
+        last_read: Last cell that reads a version, by stage and version.
+    """
+
+    made: Int32s
+    used: Int32s
+    received: Int32s
+    rebuilt: Int32s
+    weights: Int32s
+    last_read: Int32s
+
+
+class KnownPosts(NamedTuple):
+    """The Sends and Recvs, by cell.
+
+    Attributes:
+        peers: Number of the peer of its rank (`KnownPeers`).
+        links: Next Send to the same peer; of a Recv its Send; -1 at first.
+        counts: Number of earlier Recvs from the peer; of a Send the messages of the peer that its rank has used.
+        freed: Cell at whose start the message of a Send is freed; -1 at first.
+    """
+
+    peers: Int32s
+    links: Int32s
+    counts: Int32s
+    freed: Int32s
+
+
+class KnownPeers(NamedTuple):
+    """The peers of all ranks, with their messages so far: `schedules.semantics.acknowledgements` proves their use.
+
+    Peer n is another rank of some rank, and peer n ^ 1 is that rank, seen from the other one.
+
+    Attributes:
+        firsts: First peer, by rank; -1 at first.
+        ranks: Rank of the peer.
+        following: Next peer of the same rank; -1 behind the last.
+        sent: First Send to the peer that is not yet matched with its Recv; -1 at first.
+        last_sent: Last Send to the peer; -1 at first.
+        unfreed: First Send to the peer whose message is not yet freed; -1 at first.
+        received: Recvs from the peer; zeros at first, as the next two.
+        used: Messages of the peer that the rank has used.
+        freed: Messages to the peer that the rank has freed.
+    """
+
+    firsts: Int32s
+    ranks: Int32s
+    following: Int32s
+    sent: Int32s
+    last_sent: Int32s
+    unfreed: Int32s
+    received: Int32s
+    used: Int32s
+    freed: Int32s
+
+
+class KnownStages(NamedTuple):
+    """The state of the stages of the current rank; -1 at first.
+
+    Attributes:
+        ranks: Last rank seen with a stage, by stage.
+        opened: Row of the gradients that wait for a Step, by stage; -1 without.
+        stepped: Number of Steps of its rank so far, by stage.
+        averaged: Last rank seen that averages a stage, by stage.
+    """
+
+    ranks: Int32s
+    opened: Int32s
+    stepped: Int32s
+    averaged: Int32s
+
+
+def find_lifetimes(  # noqa: C901 -- one loop: calls with arrays cost machine code more than the work
+    cells: Cells, table: MessageTable, num_microbatches: int, num_versions: int, mode: int, known: KnownCells,
+    known_posts: KnownPosts, known_peers: KnownPeers, known_stages: KnownStages, rows: Lifetimes,
+) -> None:  # fmt: skip
+    """Write the lifetimes of all ranks.
+
+    Args:
+        cells: The lists, lowered.
+        table: Messages of the computations.
+        num_microbatches: m.
+        num_versions: Number of versions of weights.
+        mode: `POOLED`, `AT_USE`, `PER_MICROBATCH` or `ACTIVATIONS`.
+        known: Known cells.
+        known_posts: Known Sends and Recvs; empty for activations alone, as the next two.
+        known_peers: Known peers.
+        known_stages: State of the stages.
+        rows: The lifetimes, to be written.
+    """
+    begins, codes, stages, microbatches, others, lookaheads = cells
+    foreign, mades, num_stages = table.other, table.made, len(table.receivers) // 2
+    made_at, used_at, received, rebuilt_at, weight_at, last_read = known
+    peer_at, links, counts, freed_at = known_posts
+    first_peers, peer_ranks, next_peers, sent, last_sent, unfreed, num_received, num_used, num_freed = known_peers
+    is_here, opened, stepped, is_averaged = known_stages
+    row_begins, parts, row_stages, held_since, held_until = rows
+    num_ranks, gradients, row, num_peers = len(begins) - 1, num_stages * num_microbatches, 0, 0
+    has_all = mode != ACTIVATIONS
+    for rank in range(num_ranks if has_all else 0):  # the messages of its peers that a rank has used when it sends
+        first = begins[rank]
+        for i in range(first, begins[rank + 1]):
+            code, stage = codes[i] % OVERLAPPED, stages[i]
+            own = stage * num_microbatches + microbatches[i]
+            if SEND_F <= code <= RECV_B:
+                peer = first_peers[rank]
+                while peer >= 0 and peer_ranks[peer] != others[i]:
+                    peer = next_peers[peer]
+                if peer < 0:
+                    peer, num_peers = num_peers, num_peers + 2
+                    peer_ranks[peer], next_peers[peer], first_peers[rank] = others[i], first_peers[rank], peer
+                    peer_ranks[peer + 1], next_peers[peer + 1] = rank, first_peers[others[i]]
+                    first_peers[others[i]] = peer + 1
+                peer_at[i] = peer
+                if code <= SEND_B:
+                    counts[i] = num_used[peer]
+                    if last_sent[peer] < 0:
+                        sent[peer] = unfreed[peer] = i
+                    else:
+                        links[last_sent[peer]] = i
+                    last_sent[peer] = i
+                else:
+                    received[own if code == RECV_F else gradients + own] = i
+                    counts[i] = num_received[peer]
+                    num_received[peer] += 1
+            elif code <= R:
+                message = foreign[code * num_stages + stage] * num_microbatches + microbatches[i]
+                if message >= 0 and received[message] >= first:
+                    peer = peer_at[received[message]]
+                    num_used[peer] = max(num_used[peer], counts[received[message]] + 1)
+    for rank in range(num_ranks):
+        row_begins[rank] = row
+        first, last = begins[rank], begins[rank + 1]
+        for i in range(first, last):
+            code, stage = codes[i] % OVERLAPPED, stages[i]
+            own = stage * num_microbatches + microbatches[i]
+            if code <= R:
+                made = mades[code * num_stages + stage]
+                if made >= 0:
+                    made_at[made * num_microbatches + microbatches[i]] = i
+                elif code == R:
+                    rebuilt_at[own] = i
+                else:
+                    weight_at[own] = i
+                if not has_all:
+                    continue
+                last_read[stage * num_versions + others[i]] = i
+                if is_here[stage] != rank:
+                    is_here[stage], opened[stage], stepped[stage] = rank, -1, 0
+                    for part in (WEIGHTS, OPTIMIZER):
+                        parts[row], row_stages[row], held_since[row], held_until[row] = part, stage, ALWAYS, NEVER
+                        row += 1
+                message = foreign[code * num_stages + stage] * num_microbatches + microbatches[i]
+                if message >= 0:
+                    used_at[message] = i
+                    answer = received[message]
+                    if first <= answer < last and links[answer] >= 0:
+                        peer, count = peer_at[answer], counts[links[answer]]
+                        while num_freed[peer] < count:
+                            freed_at[unfreed[peer]] = i
+                            unfreed[peer] = links[unfreed[peer]]
+                            num_freed[peer] += 1
+            elif has_all and RECV_F <= code <= RECV_B:
+                received[own if code == RECV_F else gradients + own] = i
+                peer = peer_at[i] ^ 1
+                links[i] = sent[peer]
+                if sent[peer] >= 0:
+                    sent[peer] = links[sent[peer]]
+            elif code > RESHARD:
+                raise ValueError("op code: got an unknown code; add it to `find_lifetimes`")
+        for i in range(first, last):
+            code, stage = codes[i] % OVERLAPPED, stages[i]
+            own, part = stage * num_microbatches + microbatches[i], -1
+            if code == F:
+                since, again, back = 4 * i + START, rebuilt_at[own], made_at[gradients + own]
+                if again >= first:
+                    parts[row], row_stages[row] = INPUT, stage
+                    held_since[row], held_until[row] = since, 4 * again + START
+                    row, since = row + 1, 4 * again + START
+                until = 4 * back + END if back >= first else NEVER
+                parts[row], row_stages[row], held_since[row], held_until[row] = SAVED, stage, since, until
+                row += 1
+                if back >= first and codes[back] % OVERLAPPED == I:
+                    since, until = until, 4 * weight_at[own] + END if weight_at[own] >= first else NEVER
+                    parts[row], row_stages[row] = SAVED_FOR_WEIGHT, stage
+                    held_since[row], held_until[row] = since, until
+                    row += 1
+            if not has_all:
+                continue
+            if code <= R:
+                if code in (B, I):
+                    parts[row], row_stages[row] = WORKING, stage
+                    held_since[row], held_until[row] = 4 * i + START, 4 * i + END
+                    row += 1
+                if code in (B, W) and opened[stage] < 0:
+                    opened[stage] = row
+                    parts[row], row_stages[row], held_since[row], held_until[row] = GRADIENTS, stage, 4 * i + END, NEVER
+                    row += 1
+                if len(lookaheads) > 0 and lookaheads[i] > 0 and others[i] > 0:
+                    parts[row], row_stages[row] = VERSION, stage
+                    held_since[row], held_until[row] = 4 * i + START, 4 * i + OVER
+                    row += 1
+                needed = foreign[code * num_stages + stage]
+                message = needed * num_microbatches + microbatches[i]
+                stage = needed if needed < num_stages else needed - num_stages - 1
+                if needed >= 0 and mode == PER_MICROBATCH:
+                    part, since, until = RECEIVED, ALWAYS, NEVER
+                elif needed >= 0 and made_at[message] >= first and not first <= received[message] < last:
+                    part = PASSED_SAVED if code == F and rebuilt_at[message] < first else PASSED
+                    since, until = 4 * made_at[message] + END, 4 * i + (START if code == F else OVER)
+            elif code <= SEND_B:
+                message, stage = (own, stage) if code == SEND_F else (gradients + own, stage - 1)
+                maker = made_at[message]
+                part = SENT_SAVED if code == SEND_F and maker >= first and rebuilt_at[own] < first else SENT
+                since = 4 * maker + END if maker >= first else 4 * i + POSTED
+                until = 4 * freed_at[i] + START if freed_at[i] >= 0 else NEVER
+                until = 4 * i + END if mode == PER_MICROBATCH else until
+            elif code <= RECV_B and mode != PER_MICROBATCH:
+                user = used_at[own if code == RECV_F else gradients + own]
+                part, stage, since, until = RECEIVED, stage if code == RECV_F else stage - 1, 4 * i + POSTED, NEVER
+                if user >= first:
+                    until = 4 * user + (START if code == RECV_F else OVER)
+                    since = 4 * user + START if mode == AT_USE else since
+            elif code == STEP and is_here[stage] == rank:
+                if opened[stage] >= 0:
+                    held_until[opened[stage]] = 4 * i + END
+                    opened[stage] = -1
+                reader = last_read[stage * num_versions + stepped[stage]] if stepped[stage] < num_versions else -1
+                stepped[stage] += 1
+                if reader > i:
+                    part, since, until = VERSION, 4 * i + START, 4 * reader + END
+            elif code == AVERAGE and is_averaged[stage] != rank:
+                is_averaged[stage] = rank
+                part, since, until = UPDATES, ALWAYS, NEVER
+            if part >= 0:
+                parts[row], row_stages[row], held_since[row], held_until[row] = part, stage, since, until
+                row += 1
+    row_begins[num_ranks] = row

@@ -1,0 +1,457 @@
+"""Lifetimes of bytes by objects: the readable statement of `simulator.memory.lifetimes`, as an oracle."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias, TypeVar, assert_never
+
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import MemorySample, Schedule, Span, Timeline
+from pipesched.schedules.ops import (
+    ENDS_MICROBATCH,
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+    needs_from_others,
+    occupies_device,
+)
+from pipesched.schedules.semantics import Acknowledgements
+from pipesched.schedules.weights import looks_ahead
+from pipesched.simulator import Buffers, SimulationError, differ
+from pipesched.simulator.memory import KINDS
+
+_State = TypeVar("_State")
+
+
+class Instant(NamedTuple):
+    """A time, and the number of things that were over before on the same rank at the same time."""
+
+    time_s: float
+    order: int = 0
+
+
+NEVER = Instant(math.inf)
+
+
+class TimedOp(NamedTuple):
+    """A span whose times are instants, so that ops of no duration have an order.
+
+    Attributes:
+        over: When a predicted copy of the weights is dropped, one instant after the end; the end without a copy.
+    """
+
+    op: Op
+    posted: Instant
+    start: Instant
+    end: Instant
+    over: Instant
+
+
+def holds_inside(op: Op) -> bool:
+    """Return whether `op` holds memory of its own; other ops post, or leave memory as it is."""
+    match op:
+        case Compute() | Overlap() | Step():
+            return True
+        case Send() | Recv() | Reduce() | Average() | Unshard() | Reshard():
+            return False
+        case _:
+            assert_never(op)
+
+
+def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
+    """Return the ops of one rank, given in its list's order; instants of other ranks begin at order 0 like its own."""
+    timed = []
+    now = Instant(-math.inf)
+    for span in spans:
+        posted = now if span.posted_s == now.time_s else Instant(span.posted_s)
+        start = now if span.start_s == now.time_s else Instant(span.start_s)
+        end = over = start if span.end_s == span.start_s else Instant(span.end_s)
+        if holds_inside(span.op):
+            if end is start:
+                end = over = Instant(start.time_s, start.order + 1)
+            if any(map(looks_ahead, computes(span.op))):
+                over = Instant(end.time_s, end.order + 1)
+            now = over
+        timed.append(TimedOp(span.op, posted, start, end, over))
+    return timed
+
+
+def seen_at_once(states: Sequence[_State], size: Callable[[_State], float]) -> Sequence[_State]:
+    """Return the states to show of one time: the last, and before it the largest in between, if that is larger.
+
+    Args:
+        states: States at the instants of that time, one after the other.
+        size: Maps a state to the number that is compared.
+    """
+    if len(states) < 2:
+        return states
+    largest = max(states, key=size)
+    return states[-1:] if size(largest) <= size(states[-1]) else (largest, states[-1])
+
+
+class Part(StrEnum):
+    """The part of a micro-batch's activations that is held."""
+
+    INPUT = "input"
+    SAVED = "saved"
+    SAVED_FOR_WEIGHT = "saved_for_weight"
+
+
+class Activation(NamedTuple):
+    """A part of the activations of one micro-batch on one stage, and when it is held."""
+
+    part: Part
+    stage: int
+    since: Instant
+    until: Instant
+
+
+def activations(parts: Iterable[tuple[Compute, TimedOp]]) -> Iterator[Activation]:
+    """Yield the activations that the forwards of one rank save.
+
+    Args:
+        parts: Every computation with its op, in the rank's order.
+    """
+    phases: defaultdict[tuple[int, int], dict[Phase, TimedOp]] = defaultdict(dict)
+    for part, op in parts:
+        phases[part.stage, part.microbatch][part.phase] = op
+    for (stage, _), ops in phases.items():
+        if Phase.FORWARD not in ops:
+            continue
+        since = ops[Phase.FORWARD].start
+        if Phase.RECOMPUTE in ops:
+            rebuilt = ops[Phase.RECOMPUTE].start
+            yield Activation(Part.INPUT, stage, since, rebuilt)
+            since = rebuilt
+        backward = ops.get(Phase.BACKWARD) or ops.get(Phase.BACKWARD_INPUT)
+        used = NEVER if backward is None else backward.end
+        yield Activation(Part.SAVED, stage, since, used)
+        if Phase.BACKWARD_INPUT in ops:
+            weight = ops.get(Phase.BACKWARD_WEIGHT)
+            yield Activation(Part.SAVED_FOR_WEIGHT, stage, used, NEVER if weight is None else weight.end)
+
+
+def activation_bytes(costs: StageCosts, part: Part, stage: int) -> int:
+    """Return the bytes of a part; 0 for the input of stage 0, which is data and not in the costs."""
+    cost = costs.stages[stage]
+    match part:
+        case Part.INPUT:
+            return costs.stages[stage - 1].output_bytes if stage else 0
+        case Part.SAVED:
+            return cost.saved_bytes
+        case Part.SAVED_FOR_WEIGHT:
+            return cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
+
+
+_Parts: TypeAlias = Sequence[tuple[Compute, TimedOp]]
+
+
+class Lifetime(NamedTuple):
+    """Bytes of one kind, and the instants between which they are held."""
+
+    kind: str
+    num_bytes: int
+    since: Instant
+    until: Instant = NEVER
+
+
+def lifetimes(
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
+) -> Mapping[int, Sequence[Lifetime]]:
+    """Return, per device, the lifetime of everything that it ever holds.
+
+    Args:
+        timeline: Timeline of `schedule`, lowered. Its times are only compared, so they may also be ranks of times [s].
+        costs: Bytes of every stage.
+        schedule: Schedule with the number of stages.
+        buffers: How receive buffers are allocated.
+
+    Returns:
+        By device, the lifetimes with their bytes, in no order; nothing of a device without ranks.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    if schedule.num_stages > costs.num_stages:
+        raise SimulationError(
+            f"{schedule.name}: got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}"
+        )
+    begin = Instant(min((span.posted_s for span in timeline.spans), default=0.0))
+    held: defaultdict[int, list[Lifetime]] = defaultdict(list)
+    for device, hold in _reference(timeline, costs, begin):
+        held[device].append(hold)
+    by_rank = _by_rank(timeline)
+    let_go = {} if buffers == "per_microbatch" else _let_go(by_rank, schedule.num_stages)
+    for rank, ops in by_rank.items():
+        held_here = held[timeline.rank_to_device[rank]]
+        works = [timed for timed in ops if occupies_device(timed.op)]
+        parts = [(part, timed) for timed in works for part in computes(timed.op)]
+        held_here += _weights(works, costs, begin)
+        held_here += _gradients(works, costs)
+        held_here += _activations(parts, costs, buffers)
+        held_here += _working(parts, costs)
+        kept = _kept_outputs(parts, costs)
+        if buffers == "per_microbatch":
+            held_here += _outputs(ops, parts, costs, kept)
+            held_here += _own_buffers(parts, costs, schedule.num_stages, begin)
+        else:
+            held_here += _outputs(ops, parts, costs, kept, let_go)
+            held_here += _pooled_buffers(ops, parts, costs, schedule.num_stages, kept, at_use=buffers == "at_use")
+    return held
+
+
+def _by_rank(timeline: Timeline) -> dict[int, list[TimedOp]]:
+    spans: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        spans[span.rank].append(span)
+    return {rank: timed_ops(its) for rank, its in spans.items()}
+
+
+def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Iterator[Lifetime]:
+    """Yield weights, their optimizer's state, and the copies of versions that a Step would overwrite too early."""
+    last_read: dict[tuple[int, int], tuple[int, Instant]] = {}
+    stages: set[int] = set()
+    for index, timed in enumerate(ops):
+        for part in computes(timed.op):
+            stages.add(part.stage)
+            last_read[part.stage, part.version] = (index, timed.end)
+            if looks_ahead(part):
+                yield Lifetime("weight_versions", costs.stages[part.stage].weight_bytes, timed.start, timed.over)
+    for stage in stages:
+        yield Lifetime("weights", costs.stages[stage].weight_bytes, begin)
+        yield Lifetime("optimizer", costs.stages[stage].optimizer_bytes, begin)
+    version: Counter[int] = Counter()
+    for index, timed in enumerate(ops):
+        if isinstance(timed.op, Step):
+            stage = timed.op.stage
+            read, until = last_read.get((stage, version[stage]), (-1, begin))
+            version[stage] += 1
+            if read > index:
+                yield Lifetime("weight_versions", costs.stages[stage].weight_bytes, timed.start, until)
+
+
+def _reference(timeline: Timeline, costs: StageCosts, begin: Instant) -> Iterator[tuple[int, Lifetime]]:
+    """Yield (device, lifetime) of the memory for averaged models."""
+    averages = {(span.rank, span.op.stage) for span in timeline.spans if isinstance(span.op, Average)}
+    for rank, stage in averages:
+        yield timeline.rank_to_device[rank], Lifetime("updates", costs.stages[stage].weight_bytes, begin)
+    for device, stage in {(timeline.rank_to_device[rank], stage) for rank, stage in averages}:
+        yield device, Lifetime("reference", costs.stages[stage].weight_bytes, begin)
+
+
+def _gradients(ops: Sequence[TimedOp], costs: StageCosts) -> Iterator[Lifetime]:
+    since: dict[int, Instant] = {}
+    for timed in ops:
+        for part in computes(timed.op):
+            if part.phase in ENDS_MICROBATCH:
+                since.setdefault(part.stage, timed.end)
+        if isinstance(timed.op, Step) and timed.op.stage in since:
+            stage = timed.op.stage
+            yield Lifetime("gradients", costs.stages[stage].weight_bytes, since.pop(stage), timed.end)
+    for stage, made in since.items():
+        yield Lifetime("gradients", costs.stages[stage].weight_bytes, made)
+
+
+def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator[Lifetime]:
+    """With a buffer per micro-batch the stage's input stays there, and is not held once more."""
+    for part, stage, since, until in activations(parts):
+        num_bytes = activation_bytes(costs, part, stage)
+        if buffers == "per_microbatch":
+            num_bytes = max(0, num_bytes - activation_bytes(costs, Part.INPUT, stage))
+        yield Lifetime("activations", num_bytes, since, until)
+
+
+def _working(parts: _Parts, costs: StageCosts) -> Iterator[Lifetime]:
+    """Yield the working memory of each backward; in an Overlap for as long as the pair runs."""
+    for part, timed in parts:
+        num_bytes = costs.stages[part.stage].working_bytes
+        if num_bytes and part.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT):
+            yield Lifetime("activations", num_bytes, timed.start, timed.end)
+
+
+def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Instant) -> Iterator[Lifetime]:
+    """Yield a buffer for every message that a rank will ever get, allocated before the run and never freed.
+
+    A message from a stage of the same rank takes the place of its buffer, so it counts like any other.
+    """
+    for part, _ in parts:
+        for message in needs_from_others(part, num_stages):
+            yield Lifetime("receive_buffers", costs.message_bytes(message), begin)
+
+
+def _pooled_buffers(
+    ops: Sequence[TimedOp], parts: _Parts, costs: StageCosts, num_stages: int, kept: Container[Message | None],
+    *, at_use: bool,
+) -> Iterator[Lifetime]:  # fmt: skip
+    """Yield the buffer of each message from its Recv or its use on; a message within a rank has one from op to op."""
+    used = {message: timed.start for part, timed in parts for message in needs_from_others(part, num_stages)}
+    taken = {
+        message: timed.start if part.phase is Phase.FORWARD else timed.over
+        for part, timed in parts
+        for message in needs_from_others(part, num_stages)
+    }
+    for timed in ops:
+        if isinstance(timed.op, Recv):
+            message = timed.op.message
+            since = used.get(message, timed.posted) if at_use else timed.posted
+            yield Lifetime("receive_buffers", costs.message_bytes(message), since, taken.pop(message, NEVER))
+    made = _made(parts)
+    for message, until in taken.items():  # not received, so made on this rank
+        if message in made and message not in kept:
+            yield Lifetime("send_buffers", costs.stages[message.origin].output_bytes, made[message], until)
+
+
+def _outputs(
+    ops: Sequence[TimedOp],
+    parts: _Parts,
+    costs: StageCosts,
+    kept: Container[Message | None],
+    let_go: Mapping[Message, Instant] | None = None,
+) -> Iterator[Lifetime]:
+    """Yield the sent messages, from their making until freed; without `let_go`, until the transfer ends."""
+    made = _made(parts)
+    for timed in ops:
+        if isinstance(timed.op, Send) and (costs.compression is not None or timed.op.message not in kept):
+            message = timed.op.message
+            until = timed.end if let_go is None else let_go.get(message, NEVER)
+            yield Lifetime("send_buffers", costs.message_bytes(message), made.get(message, timed.posted), until)
+
+
+def _kept_outputs(parts: _Parts, costs: StageCosts) -> set[Message | None]:
+    """Return the outputs that are saved as activations anyway, for as long as their sending needs them."""
+    again = {(part.stage, part.microbatch) for part, _ in parts if part.phase is Phase.RECOMPUTE}
+    return {
+        gives(part)
+        for part, _ in parts
+        if part.phase is Phase.FORWARD
+        and costs.stages[part.stage].output_is_saved
+        and (part.stage, part.microbatch) not in again
+    }
+
+
+def _let_go(by_rank: Mapping[int, Sequence[TimedOp]], num_stages: int) -> dict[Message, Instant]:
+    """Return when our executor frees each message; messages that it frees only at the end are missing."""
+    let_go: dict[Message, Instant] = {}
+    lists = {rank: [timed.op for timed in ops] for rank, ops in by_rank.items()}
+    for rank, ops in by_rank.items():
+        peers = {op.peer for op in lists[rank] if isinstance(op, Send) and op.peer in lists}
+        proofs = {
+            answer: (peer, count)
+            for peer in peers
+            for answer, count in Acknowledgements(lists[peer], peer, rank, num_stages)
+        }
+        sent: dict[int, deque[Message]] = {peer: deque() for peer in peers}
+        num_gone = Counter[int]()
+        for timed in ops:
+            if isinstance(timed.op, Send):
+                if timed.op.peer in sent:
+                    sent[timed.op.peer].append(timed.op.message)
+                continue
+            for part in computes(timed.op):
+                for answer in needs_from_others(part, num_stages):
+                    if answer not in proofs:
+                        continue
+                    peer, count = proofs[answer]
+                    for _ in range(count - num_gone[peer]):
+                        let_go[sent[peer].popleft()] = timed.start
+                    num_gone[peer] = max(num_gone[peer], count)
+    return let_go
+
+
+def _made(parts: _Parts) -> dict[Message | None, Instant]:
+    """Return when each message of a rank was made."""
+    return {gives(part): timed.end for part, timed in parts}
+
+
+def memory(
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
+) -> tuple[MemorySample, ...]:
+    """Return the memory of every device at each change.
+
+    If ops take no time, a device may hold more in passing through one time than at its end: then it has two samples
+    of that time, the peak and the last.
+
+    Args:
+        timeline: Timeline of `schedule`, lowered.
+        costs: Bytes of every stage.
+        schedule: Schedule with the number of stages.
+        buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
+        num_pipelines: Equal pipelines in lockstep on the same devices, of which the timeline is one: each holds the
+            same memory, but there is only one reference model.
+
+    Returns:
+        Samples in order of device, then time [s], each with the bytes of every kind of `KINDS`; the first of a device
+        is of the timeline's beginning.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
+    by_device = sorted(lifetimes(timeline, costs, schedule, buffers=buffers).items())
+    short = _starts_of_short(timeline, begin_s)
+    return tuple(
+        sample for device, holds in by_device for sample in _samples(device, begin_s, holds, short, num_pipelines)
+    )
+
+
+def _starts_of_short(timeline: Timeline, begin_s: float) -> set[tuple[int, float]]:
+    """Return (device, time) of the starts of ops that take no longer than a rounding, and yet hold something inside."""
+    return {
+        (timeline.rank_to_device[span.rank], span.start_s)
+        for span in timeline.spans
+        if span.start_s < span.end_s
+        and not differ(span.start_s - begin_s, span.end_s - begin_s)
+        and holds_inside(span.op)
+    }
+
+
+def _samples(
+    device: int,
+    begin_s: float,
+    lifetimes: Iterable[Lifetime],
+    short: Container[tuple[int, float]],
+    num_pipelines: int,
+) -> Iterator[MemorySample]:
+    """Add up the lifetimes; changes at one instant are in one sample, and the first is at `begin_s`.
+
+    Memory that lasts between two ops only for a rounding is in no sample; `short` are the starts of such short ops.
+    """
+    changes = [(begin_s, 0, KINDS[0], 0)]
+    for kind, num_bytes, since, until in lifetimes:
+        if num_bytes and since < until:
+            all_bytes = num_bytes if kind == "reference" else num_pipelines * num_bytes
+            changes.append((*since, kind, all_bytes))
+            if until < NEVER:
+                changes.append((*until, kind, -all_bytes))
+    changes.sort()
+    held = {kind: (kind, 0) for kind in KINDS}
+    states, now_s, now_order = list[MemorySample](), *changes[0][:2]
+    for time_s, order, kind, num_bytes in changes:
+        if time_s != now_s or order != now_order:
+            if time_s == now_s or differ(now_s - begin_s, time_s - begin_s) or (device, now_s) in short:
+                states.append(MemorySample(device, now_s, tuple(held.values())))
+            if time_s != now_s:
+                yield from seen_at_once(states, _total_bytes)
+                states.clear()
+            now_s, now_order = time_s, order
+        held[kind] = (kind, held[kind][1] + num_bytes)
+    states.append(MemorySample(device, now_s, tuple(held.values())))
+    yield from seen_at_once(states, _total_bytes)
+
+
+def _total_bytes(sample: MemorySample) -> int:
+    return sample.total_bytes
