@@ -124,9 +124,7 @@ class MachineOptions:
         Raises:
             InputError: As `require_judged`.
         """
-        from pipesched.profiles.costs import costs_of_stages
-
-        whole = costs_of_stages(profile, ((0, len(profile.layers)),), profile.microbatch_sizes[0])
+        whole = profile.costs_of_layers(((0, len(profile.layers)),), profile.microbatch_sizes[0])
         self.require_judged(whole.has_bytes, "profile the model again")
 
     def require_gpus(self, profile: Profile) -> None:
