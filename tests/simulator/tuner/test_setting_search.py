@@ -31,7 +31,7 @@ def slows(asked, setting):
     return any(setting.num_pipelines * cost.utilisation > 1 for cost in costs.stages)
 
 
-AVGPIPE = Space((2, 8), (1, 3), (0, 2), ("avgpipe",), recomputes=(False, True))
+AVGPIPE = Space(3, (2, 8), (1, 3), (0, 2), ("avgpipe",), recomputes=(False, True))
 
 
 @pytest.mark.parametrize("setting", AVGPIPE.settings(), ids=str)
