@@ -7,6 +7,7 @@ F 1 s and B 2 s for what a rank does of a whole batch, steps and messages for no
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
@@ -17,7 +18,7 @@ from PIL import Image
 import pipesched
 from pipesched.schedules.builders import build_generated
 from pipesched.simulator.analysis import CellValue, to_markdown
-from pipesched.simulator.views import Curve, draw_curves, draw_staleness
+from pipesched.simulator.views import Curve, learning_curve_figure, save_figure, staleness_figure
 from pipesched.workflows.training import TrainingResult
 
 PICTURES = DOCS / "pictures" / "asynchronous"
@@ -49,7 +50,7 @@ def main() -> None:
     for name in SCHEMES:
         lists = build_generated(name, FEW_RANKS, FEW_MICROBATCHES)
         title = f"{name}, {FEW_RANKS} ranks, {FEW_MICROBATCHES} micro-batches"
-        draw_staleness(lists, PICTURES / f"{name}-staleness.png", FEW_MICROBATCHES, title)
+        save_figure(partial(staleness_figure, lists, FEW_MICROBATCHES, title), PICTURES / f"{name}-staleness.png")
     rows: dict[str, dict[str, CellValue]] = {name: {"scheme": name} for name in (BASELINE, *SCHEMES)}
     for optimizer, lr in SETTINGS:
         curves = {}
@@ -83,12 +84,13 @@ def cells(result: TrainingResult, optimizer: str) -> dict[str, CellValue]:
 def draw(curves: dict[str, Curve], title: str, optimizer: str) -> None:
     """Draw all curves at once, and each scheme's beside those that it is measured by."""
     together = [curve for name, curve in curves.items() if name not in APART]
-    draw_curves(together, PICTURES / f"all-{optimizer}.png", title)
+    save_figure(lambda: learning_curve_figure(together, title), PICTURES / f"all-{optimizer}.png")
     if optimizer != SETTINGS[0][0]:
         return
     for name in SCHEMES:
         shown = dict.fromkeys((BASELINE, REFERENCE, name))
-        draw_curves([curves[name] for name in shown], PICTURES / f"{name}-curve.png", title)
+        own = [curves[name] for name in shown]
+        save_figure(partial(learning_curve_figure, own, title), PICTURES / f"{name}-curve.png")
 
 
 def shrink(path: Path) -> None:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, get_args, get_type_hints
 
-import typer
 from myst_parser.parsers.sphinx_ import MystParser
 from sphinx.application import Sphinx
 
 import pipesched
-from pipesched.cli.program import make_app
+from pipesched.cli.program import COMMANDS, make_program
 
 _ESCAPED, _BACKSLASHED = re.compile(r"([<*|])"), r"\\\1"
 """What markdown would read as its own in the help of an option."""
@@ -47,8 +46,8 @@ def keep_drawings(_app: Sphinx, _what: str, _name: str, _value: Any, _options: A
 
 def command_lines() -> Iterator[str]:
     """Yield a section for every command, which says what its help page does."""
-    program: Any = typer.main.get_command(make_app())
-    for name, command in program.commands.items():
+    program: Any = make_program()
+    for name, command in ((name, program.get_command(None, name)) for name in COMMANDS):
         context = command.make_context(f"pipesched {name}", [], resilient_parsing=True)
         page = _HelpPage()
         command.format_help_text(context, page)

@@ -201,7 +201,7 @@ class FaultSettings:
         Sequence[str],
         Description(
             "Fault to inject: kill, stop, raise, exit or nan, as kill:rank=2,op=2B3, in a training "
-            "kill:rank=2,op=2B3,step=5; slow:rank=1,factor=3, drop-link:0-1,after=10, disk-full; repeatable."
+            "kill:rank=2,op=2B3,step=5; slow:rank=1,factor=3, drop-link:0-1,after=10, disk-full."
         ),
     ] = ()
     is_finite_checked: Annotated[

@@ -28,7 +28,7 @@ from pipesched.workflows.arguments import read_schedule_argument
 from pipesched.workflows.measuring import modelled_spec
 from pipesched.workflows.simulating import Setup, predict_source
 from pipesched.workflows.timelines import explain_error
-from pipesched.workflows.verifying.schedule_run import with_buffers_of
+from pipesched.workflows.verifying.verified_schedule import with_buffers_of
 
 
 @dataclass(frozen=True, slots=True)

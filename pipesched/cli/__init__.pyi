@@ -1,16 +1,3 @@
 from . import commands as commands
 from . import options as options
 from . import output as output
-from .byte_sizes import enough as enough
-from .byte_sizes import parse_bytes as parse_bytes
-from .terminal import complain as complain
-from .terminal import num_bytes as num_bytes
-from .terminal import percent as percent
-from .terminal import print_json as print_json
-from .terminal import print_result as print_result
-from .terminal import print_table as print_table
-from .terminal import progress_bar as progress_bar
-from .terminal import seconds as seconds
-from .terminal import simulating as simulating
-from .terminal import spinner as spinner
-from .terminal import terminal_line as terminal_line

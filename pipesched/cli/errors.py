@@ -63,13 +63,19 @@ class NotThereError(Exception):
     """A requested package or device is missing."""
 
 
-_FILES: dict[str, Path] = {}
-"""The files of subjects of messages: a schedule's name, or ``cluster``."""
+_FILES: dict[str, Path | str] = {}
+"""The files of subjects of messages: a schedule's name, ``cluster``, or an option in a file of settings."""
 
 
-def read_from(file: Path, subject: str) -> None:
+def read_from(file: Path | str, subject: str) -> None:
     """Prefix messages on `subject`, which was read from a file, with the name of the file."""
     _FILES[subject] = file
+
+
+def with_file(message: str, subject: str | None = None) -> str:
+    """Return a message with the file of its subject before it; by default the subject stands before a colon."""
+    file = _FILES.get(message.partition(": ")[0] if subject is None else subject)
+    return message if file is None else f"{file}: {message}"
 
 
 def name_options(options: Mapping[str, str]) -> None:
@@ -89,16 +95,13 @@ def in_flags(error: BaseException | str) -> str:
     An argument stands at the beginning, or between backticks: ``num_runs: got 5 without `jitter`, try `jitter=0.1```.
     Only an `ArgumentError` begins with an argument. Other errors begin with their subject, as the name of a schedule.
     """
-    message = str(error)
-    file = _FILES.get(message.partition(": ")[0])
-    if file is not None:
-        message = f"{file}: {message}"
+    message = with_file(str(error))
     for said, told in _SAID.items():
         message = re.sub(said, told, message)
     if isinstance(error, InputError):
         return message
     if isinstance(error, ArgumentError):
-        message = re.sub(r"^([a-z_]+)(?=: )", lambda match: _flag(match[1]), message)
+        message = with_file(re.sub(r"^([a-z_]+)(?=: )", lambda match: _flag(match[1]), message))
     message = re.sub(r"`([a-z_]+)=True`", lambda match: _flag(match[1]), message)
     message = re.sub(r"`([a-z_]+)=([^`]+)`", lambda match: f"{_flag(match[1])} {match[2]}", message)
     return re.sub(r"`([a-z_]+)`", lambda match: _flag(match[1]), message)

@@ -26,9 +26,8 @@ from pipesched.cli.errors import (
     in_flags,
 )
 from pipesched.cli.output.output_files import say_written
-from pipesched.cli.program import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, complaint, make_program
 from pipesched.cli.terminal import complain, silence
-from pipesched.cli.usage_errors import complaint
 from pipesched.profiles.processes import end_interrupts, is_interrupted, tell_once
 from pipesched.schedules.columns import machine_code
 from pipesched.schedules.common import address_space_bytes, is_out_of_memory, require_room_for_torch
@@ -145,7 +144,7 @@ def _invoke(arguments: list[str]) -> int:
     warnings.simplefilter("always", FileWarning)
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
-        with _command(arguments[0]).make_context("pipesched", arguments) as context:
+        with make_program().make_context("pipesched", arguments) as context:
             context.command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
@@ -163,17 +162,10 @@ def _show_warning(
 
 
 def _complete() -> int:
-    """Print completions for a shell; only a completely typed command is loaded."""
+    """Print completions for a shell."""
     from typer.completion import shell_complete
 
-    words = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or "").split()
-    return shell_complete(_command(*words[1:2] or [""]), {}, "pipesched", _COMPLETION, os.environ[_COMPLETION])
-
-
-def _command(name: str) -> Any:
-    """Return the command line for typer: only the named command, none for ``--version``, or all."""
-    names = [name] if name in COMMANDS else [] if name == "--version" else COMMANDS
-    return typer.main.get_command(make_app(names))
+    return shell_complete(make_program(), {}, "pipesched", _COMPLETION, os.environ[_COMPLETION])
 
 
 def _say(error: BaseException) -> int:

@@ -15,6 +15,9 @@ from textwrap import wrap
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
+from pipesched.profiles import processes
+from pipesched.schedules import common
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -46,14 +49,12 @@ def json_answer(command: str, data: Mapping[str, object], notes: Iterable[str] =
 
 def complain(text: str) -> None:
     """Print one line of limited length on stderr."""
-    from pipesched.schedules.common import shortened
-
     for given in sorted(set(sys.argv[1:]), key=len, reverse=True):
-        text = text.replace(given, shortened(given, _LONGEST_WORD))
-    text = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda match: shortened(match[0], _LONGEST_WORD), text)
+        text = text.replace(given, common.shortened(given, _LONGEST_WORD))
+    text = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda match: common.shortened(match[0], _LONGEST_WORD), text)
     line = terminal_line(" ".join(text.split()))
     try:
-        print(f"pipesched: {shortened(line, _LONGEST_COMPLAINT)}", file=sys.stderr)
+        print(f"pipesched: {common.shortened(line, _LONGEST_COMPLAINT)}", file=sys.stderr)
     except OSError:  # nobody can read it, and the exit code says the rest
         silence(sys.stderr)
 
@@ -65,9 +66,7 @@ def silence(stream: TextIO) -> None:
 
 def terminal_line(text: str) -> str:
     """Return `text` as a line of a terminal, with control characters escaped."""
-    from pipesched.schedules.common import printable
-
-    return printable(text)
+    return common.printable(text)
 
 
 def as_text(text: str, style: str = "") -> Text:
@@ -259,27 +258,6 @@ def print_results(tables: Iterable[Table]) -> None:
         print_result(table)
 
 
-def seconds(value: float) -> str:
-    """Return a time formatted for people."""
-    from pipesched.simulator.analysis import readable_s
-
-    return readable_s(value)
-
-
-def num_bytes(value: float | None) -> str:
-    """Return a size formatted for people."""
-    from pipesched.simulator.analysis import readable_bytes
-
-    return readable_bytes(value)
-
-
-def percent(value: float | None) -> str:
-    """Return a share formatted for people."""
-    from pipesched.simulator.analysis import readable_share
-
-    return readable_share(value)
-
-
 class Tick(Protocol):
     """Receives the progress of some work."""
 
@@ -343,10 +321,8 @@ def comparing(timelines: Sequence[Path]) -> AbstractContextManager[None]:
 @contextmanager
 def progress_bar(text: str) -> Iterator[Tick]:
     """Show a bar on a terminal; yield the receiver of the finished fraction. A model's prints go to stderr."""
-    from pipesched.profiles.processes import prints_to_stderr
-
     if not sys.stderr.isatty():
-        with prints_to_stderr(), progress_lines(text) as tick:
+        with processes.prints_to_stderr(), progress_lines(text) as tick:
             yield tick
         return
     from rich.console import Console
@@ -354,7 +330,7 @@ def progress_bar(text: str) -> Iterator[Tick]:
 
     described = TextColumn("{task.description}", style="progress.description", markup=False)
     columns = [described, *Progress.get_default_columns()[1:]]
-    with prints_to_stderr(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with processes.prints_to_stderr(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(terminal_line(text), total=1.0)
 
         def tick(fraction: float, state: str = "", /) -> None:

@@ -52,7 +52,8 @@ class PlanSettings:
     trainer: Annotated[
         TrainerName | None,
         Description(
-            "Search only plans that this trainer runs; the command prints the best alone, as flags or configuration.",
+            "Search only plans that this trainer runs.",
+            more="The best is printed alone, as flags or configuration.",
             option="--export",
         ),
     ] = None

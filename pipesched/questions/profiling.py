@@ -1,4 +1,4 @@
-"""The settings of a profile: measured, or estimated for a GPU."""
+"""The settings of a profile, measured or estimated for a GPU, and of a measurement of links."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeAlias
 
 from pipesched.executor import LayerSettings
+from pipesched.profiles import Carrier
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description
 
 ProfiledSizes: TypeAlias = Annotated[
@@ -73,3 +74,19 @@ class EstimateSettings:
     efficiency: Annotated[
         float | None, Description("Share of the peak FLOP/s in products of matrices (default: as measured).")
     ] = None
+
+
+NumRanks: TypeAlias = Annotated[
+    int,
+    Description(
+        "Ranks to start on this machine, a process each.", option="--ranks", short="-p", least=2, most=MAX_NUMBER
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSettings:
+    """The settings of a measurement of links."""
+
+    backend: Annotated[Carrier, Description("Carrier of the messages: gloo, or nccl with a GPU per rank.")] = "gloo"
+    repeats: Annotated[int, Description("Measurements of each size; the median counts.", least=1, most=MAX_NUMBER)] = 20

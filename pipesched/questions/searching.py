@@ -9,9 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pipesched.schedules.common import Description
 
 RecomputeChoice: TypeAlias = Literal["no", "yes", "both"]
-Recompute: TypeAlias = Annotated[
-    RecomputeChoice, Description("Recompute activations from the input of each stage.", panel="Schedule")
-]
+Recompute: TypeAlias = Annotated[RecomputeChoice, Description("Recompute activations from the input of each stage.")]
 RECOMPUTES: dict[RecomputeChoice, tuple[bool, ...]] = {"no": (False,), "yes": (True,), "both": (False, True)}
 """The values of `Recompute`, as flags."""
 

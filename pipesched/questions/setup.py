@@ -1,13 +1,13 @@
-"""The settings of a setup: the conditions under which a schedule is predicted."""
+"""The settings of a setup, of the predictions under it, and of the search for the fastest order of ops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeAlias
 
 from pipesched.profiles import MessagePrecision
-from pipesched.schedules.common import Description
+from pipesched.schedules.common import MAX_NUMBER, Description
 from pipesched.simulator import MAX_JITTER, Buffers, Engine
 
 InputShare: TypeAlias = Annotated[
@@ -24,6 +24,16 @@ ConvertRate: TypeAlias = Annotated[
     float | None,
     Description("Throughput of `compression` on a device in bytes/s (default: free).", least=1.0, panel="Network"),
 ]
+
+OnShare: TypeAlias = Annotated[
+    Callable[[float], None],
+    Description("Receives the finished share of the work now and then.", has_option=False),
+]
+
+
+def unheard(_share: float) -> None:
+    """Ignore the finished share of some work."""
+
 
 LayerCut: TypeAlias = Annotated[
     str | Sequence[int] | None,
@@ -88,3 +98,68 @@ class PredictionSettings:
             "per_microbatch, all the time, as in PyTorch."
         ),
     ] = "pooled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCount:
+    """The number of runs with jitter."""
+
+    num_runs: Annotated[
+        int,
+        Description(
+            "Runs with `jitter`, with seeds from `seed` on, for percentiles.",
+            least=1,
+            most=MAX_NUMBER,
+            panel="Network",
+        ),
+    ] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateSettings(RunCount):
+    """The settings of a simulation."""
+
+    spread: Annotated[
+        int,
+        Description(
+            "Draws of the measured seconds, of a profile or of costs from runs, for a range of the makespan; 0: no "
+            "range.",
+            least=0,
+            most=MAX_NUMBER,
+        ),
+    ] = 0
+    bound_seconds: Annotated[
+        float | None,
+        Description(
+            "Time limit [s] of a search for a lower bound on the time of the ops in any order, under the same memory; "
+            "0: simple bounds alone (default: no bound).",
+            least=0.0,
+            option="--bound",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeSettings:
+    """The settings of the search."""
+
+    panel: ClassVar[str] = "Search"
+
+    in_flight: Annotated[
+        float | None,
+        Description(
+            "Most micro-batches in flight on a rank (default: by the memory of the devices, or the most of the "
+            "schedule).",
+            least=0.0,
+            most=MAX_NUMBER,
+        ),
+    ] = None
+    is_split: Annotated[bool, Description("Split whole backwards into I and W.")] = False
+    is_repeated: Annotated[
+        bool, Description("Repeat the batch without a pause, and minimise the time from one batch to the next.")
+    ] = False
+    may_recompute: Annotated[
+        bool, Description("Let stages keep only their input and recompute the rest, if that is faster overall.")
+    ] = False
+    seconds: Annotated[float, Description("Time limit of the search [s]; 0: only simple bounds.", least=0.0)] = 20.0
+    num_workers: Annotated[int | None, Description("Threads (default: one per core).", least=1, most=1024)] = None

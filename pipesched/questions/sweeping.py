@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from pipesched.questions.searching import Recompute, SearchSettings
-from pipesched.questions.simulating import RunCount
+from pipesched.questions.setup import RunCount
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description
 
 

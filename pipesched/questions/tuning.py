@@ -86,8 +86,8 @@ class TuneSettings(SearchSettings):
     top: Annotated[
         int,
         Description(
-            "Number of the best settings that get a steady-state time. The command prints this number of settings that "
-            "fit, and of settings that do not.",
+            "Number of the best settings that get a steady-state time.",
+            more="The command prints this number of settings that fit, and of settings that do not.",
             least=1,
             most=MAX_NUMBER,
             panel="Output",

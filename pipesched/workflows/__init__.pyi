@@ -15,15 +15,12 @@ from . import what_if as what_if
 from .asking import asks as asks
 from .asking import documented as documented
 from .asking import plain_signature as plain_signature
-from .choices import FormatName as FormatName
 from .errors import MAX_INT64 as MAX_INT64
 from .errors import ArgumentError as ArgumentError
 from .errors import refused_settings as refused_settings
 from .errors import require_at_least as require_at_least
 from .errors import require_callable as require_callable
 from .errors import require_choice as require_choice
-from .errors import require_each_at_least as require_each_at_least
-from .errors import require_each_name as require_each_name
 from .errors import require_flag as require_flag
 from .errors import require_integer as require_integer
 from .errors import require_kind as require_kind
@@ -34,7 +31,6 @@ from .errors import require_optional as require_optional
 from .errors import require_path as require_path
 from .errors import require_rate as require_rate
 from .errors import require_settings as require_settings
-from .errors import require_share as require_share
 from .errors import require_some as require_some
 from .notes import NOT_ONE_SPEED as NOT_ONE_SPEED
 from .notes import busy_machine as busy_machine
@@ -54,6 +50,7 @@ from .notes import whole_attention as whole_attention
 from .session import close as close
 from .session import is_rank as is_rank
 from .session import session as session
+from .table import Result as Result
 from .table import Table as Table
 from .table import with_equal_devices as with_equal_devices
 from .table import with_equal_in_one as with_equal_in_one

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from pipesched.schedules.common import declared
+from pipesched.workflows.errors import require_settings
 
 Arguments = ParamSpec("Arguments")
 Asked = TypeVar("Asked")
@@ -16,8 +17,6 @@ Answer = TypeVar("Answer")
 
 _WIDTH = 100
 """Characters of a line of the documentation."""
-_PAGES = {"setup": "Setup", "schedule": "build"}
-"""The function or class that makes an argument, by the name of the argument."""
 
 
 def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[Arguments, Answer]]:
@@ -29,16 +28,20 @@ def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], An
     signature = plain_signature(question)
 
     def decorate(answer: Callable[[Asked], Answer]) -> Callable[Arguments, Answer]:
+        needed = [name for name, part in signature.parameters.items() if part.default is part.empty]
+        call = f"{answer.__name__}({', '.join([*needed, '..'])})"
+
         @wraps(answer)
         def ask(*args: Arguments.args, **keywords: Arguments.kwargs) -> Answer:
             try:
                 signature.bind(*args, **keywords)
             except TypeError as error:
-                expected = f"expected {answer.__name__}{_names(signature)}"
-                pages = [page for name, page in _PAGES.items() if name in signature.parameters] or [answer.__name__]
-                advice = " and ".join(f"help(pipesched.{page})" for page in pages)
-                raise TypeError(f"{answer.__name__}: {error}, {expected}; see {advice}") from None
-            return answer(question(*args, **keywords))
+                raise TypeError(
+                    f"{answer.__name__}: {error}, expected {call}; see help(pipesched.{answer.__name__})"
+                ) from None
+            asked = question(*args, **keywords)
+            require_settings(asked)
+            return answer(asked)
 
         result = answer.__annotations__["return"]
         ask.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
@@ -74,12 +77,3 @@ def documented(text: str, record: type) -> str:
     ]
     before, raises, after = inspect.cleandoc(text).partition("\nRaises:")
     return "\n".join([before.rstrip(), "", "Settings:", *lines, *(["", f"Raises:{after}"] if raises else [])])
-
-
-def _names(signature: inspect.Signature) -> str:
-    """Return the names of the parameters, as ``(schedule, setup, spread=..)``."""
-    named = [
-        f"{name}=.." if parameter.kind is parameter.KEYWORD_ONLY else name
-        for name, parameter in signature.parameters.items()
-    ]
-    return f"({', '.join(named)})"

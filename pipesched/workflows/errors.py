@@ -106,29 +106,6 @@ def require_some(name: str, value: object, advice: str) -> tuple[Any, ...]:
     return values
 
 
-def require_each_name(name: str, values: object, advice: str) -> tuple[str, ...]:
-    """Return a list of at least one name; `advice` is an example of a valid list.
-
-    Raises:
-        ArgumentError: The value is no such list.
-    """
-    names = require_names(name, values)
-    if not names:
-        raise ArgumentError(f"{name}: got none, expected names; try {advice}")
-    for value in names:
-        require_kind(name, value, str, f"names; try {advice}")
-    return names
-
-
-def require_each_at_least(name: str, values: object, least: int, most: int = MAX_NUMBER) -> tuple[int, ...]:
-    """Return a list of at least one integer from `least` to `most`, as Python integers.
-
-    Raises:
-        ArgumentError: The value is no such list.
-    """
-    return tuple(require_at_least(name, value, least, most) for value in require_some(name, values, f"[{least}]"))
-
-
 def require_rate(name: str, value: object) -> None:
     """Refuse a value that is not a number above 0.
 
@@ -142,16 +119,6 @@ def require_rate(name: str, value: object) -> None:
 def _most(value: float) -> float:
     """Return the largest number of the type of `value`; an integer may be above every finite float."""
     return math.inf if isinstance(value, float) else sys.float_info.max
-
-
-def require_share(name: str, value: object) -> None:
-    """Refuse a value that is not a number from 0 to 1.
-
-    Raises:
-        ArgumentError: The value is not a number, or out of range.
-    """
-    if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= 1):
-        raise ArgumentError(f"{name}: got {said(value)}, expected a share from 0 to 1; try 0.5")
 
 
 def require_number(name: str, value: object) -> None:

@@ -54,6 +54,25 @@ class Table:
         return "".join(parts)
 
 
+class Result:
+    """An answer of the library: a notebook shows its tables, with its notes below the first."""
+
+    __slots__ = ()
+
+    def table(self) -> Table:
+        """Return the answer, formatted for people."""
+        raise NotImplementedError
+
+    def tables(self) -> list[Table]:
+        """Return all tables of the answer, formatted for people."""
+        return [self.table()]
+
+    def _repr_html_(self) -> str:
+        first, *others = self.tables()
+        notes: Iterable[str] = getattr(self, "notes", ())
+        return "".join(table.to_html() for table in (first.noted(notes), *others))
+
+
 def with_equal_in_one(rows: Iterable[Mapping[str, str]], to: str = "-") -> tuple[Mapping[str, str], ...]:
     """Return rows named by their first column; neighbours with equal other cells are merged: ``0-63``."""
     folded: list[Mapping[str, str]] = []

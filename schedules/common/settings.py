@@ -7,6 +7,7 @@ The command line makes an option of such a field, and the library checks its val
 
 from __future__ import annotations
 
+import collections.abc
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ class Description:
         panel: Heading of the option in the help, or None for the heading of its group.
         has_option: Whether the command line has an option for the setting.
         metavar: Placeholder of the value in the help, or None for the placeholder of its type.
+        more: A further sentence in the help of the command line, about the command; empty without one.
     """
 
     text: str
@@ -52,6 +54,7 @@ class Description:
     panel: str | None = None
     has_option: bool = True
     metavar: str | None = None
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,21 @@ class Declared:
         return Names in _alternatives(self.kind)
 
     @property
+    def is_layers(self) -> bool:
+        """Whether the setting is a cut of layers: a word or text, or the number of layers of each stage."""
+        return Sequence[int] in _alternatives(self.kind) and str in _alternatives(self.kind)
+
+    @property
     def is_repeatable(self) -> bool:
         """Whether the setting is a list of texts, and its option may be repeated."""
         return bool(self.kind == Sequence[str])
 
     def plain(self, value: Any) -> Any:
-        """Return a valid value with Python's own numbers, and `Counts` as a tuple."""
+        """Return a valid value with Python's own numbers, `Counts` as a tuple, and layers of stages as ``3,3,4``."""
         if self.is_list and value is not None:
             return tuple_of(value)
+        if self.is_layers and not isinstance(value, str | None):
+            return ",".join(map(str, tuple_of(value)))
         number = _number(value)
         return value if number is None else number
 
@@ -111,6 +121,8 @@ class Declared:
             return None if isinstance(value, bool) else f"got {said(value)}, expected True or False"
         if self.is_list and isinstance(value, Iterable) and not isinstance(value, str) and integer(value) is None:
             return self._fault_of_list(value)
+        if self.is_layers:
+            return None if isinstance(value, str) else self._fault_of_layers(value)
         if int in kinds:
             return self._fault_of_integer(value)
         if float in kinds:
@@ -118,6 +130,8 @@ class Declared:
         if self.is_repeatable:
             are_texts = isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
             return None if are_texts and not isinstance(value, str) else f"got {said(value)}, expected a list of texts"
+        if any(get_origin(kind) is collections.abc.Callable for kind in kinds):
+            return None if callable(value) else f"got {said(value)}, expected a function"
         types = tuple(map(_plain_type, kinds))
         expected = " or ".join(name for kind in types for name in _names(kind))
         return None if isinstance(value, types) else f"got {said(value)}, expected {expected}"
@@ -132,6 +146,17 @@ class Declared:
         if not items:
             return f"got an empty list, expected at least one; try [{self.description.least or 0:g}]"
         return next(filter(None, map(self._fault_of_integer, items)), None)
+
+    def _fault_of_layers(self, values: object) -> str | None:
+        if not isinstance(values, Collection):
+            return f"got {said(values)}, expected balanced, uniform or layers per stage; try [3, 3, 4]"
+        for num_layers in values:
+            number = integer(num_layers)
+            if number is None:
+                return f"got {said(num_layers)}, expected an integer of at least 1"
+            if number < 1:
+                return f"got {shown(number)}, expected at least 1"
+        return None
 
     def _fault_of_integer(self, value: object) -> str | None:
         least, most = self.description.least, self.description.most

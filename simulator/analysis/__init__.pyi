@@ -37,6 +37,8 @@ from .summary import Summary as Summary
 from .summary import communication_volume as communication_volume
 from .summary import fits as fits
 from .summary import summarize as summarize
+from .tables import FORMATS_FOR_PEOPLE as FORMATS_FOR_PEOPLE
+from .tables import TABLE_FORMATS as TABLE_FORMATS
 from .tables import CellValue as CellValue
 from .tables import to_csv as to_csv
 from .tables import to_markdown as to_markdown

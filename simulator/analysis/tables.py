@@ -1,11 +1,12 @@
-"""Rows of plain data as text: CSV for programs, Markdown for people."""
+"""Rows of plain data as text: CSV and JSON for programs, Markdown for people."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pipesched.schedules.common import printable
@@ -37,6 +38,16 @@ def to_markdown(rows: Sequence[dict[str, CellValue]]) -> str:
             "| " + " | ".join(c.rjust(width) if right else c.ljust(width) for c, width, right in aligned) + " |"
         )
     return "\n".join(lines) + "\n"
+
+
+TABLE_FORMATS: dict[str, Callable[[Sequence[dict[str, CellValue]]], str]] = {
+    ".md": to_markdown,
+    ".csv": to_csv,
+    ".json": lambda rows: json.dumps(rows, indent=2, allow_nan=False),
+}
+"""The function from rows to text, by the suffix of a file."""
+FORMATS_FOR_PEOPLE = (".md",)
+"""Suffixes of formats whose columns may have other names than the data."""
 
 
 def _columns(rows: Sequence[dict[str, CellValue]]) -> list[str]:

@@ -1,13 +1,15 @@
-"""The common parts of all figures: suffixes, palette, and writing the whole file or nothing."""
+"""The common parts of all figures: suffixes, palette, size and font, and writing the whole file or nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import Description, shown
 from pipesched.schedules.formats import suffix_of, whole_file
 from pipesched.simulator import SimulationError
 
@@ -34,6 +36,8 @@ CURVE_COLOURS = (BLACK, *(f"C{index}" for index in range(10)))
 STALENESS_MAP, COPIES_MAP, HEAT_MAP = "PuOr_r", "PRGn", "YlGnBu"
 """Scales of colours: orange is behind and violet ahead; green is copies; dark blue is much."""
 
+_DPI = 160.0
+"""Resolution of pictures in pixels [per inch]."""
 _MOST_PIXELS = 65_000  # a side; more is refused by matplotlib
 
 
@@ -66,7 +70,7 @@ _DATES: Mapping[str, Mapping[str, None]] = {".svg": {"Date": None}, ".pdf": {"Cr
 """Metadata without a date, so that the same picture is the same file."""
 
 
-def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0) -> None:
+def save_figure(draw: Callable[[], Figure], path: Path | str) -> None:
     """Write the result of `draw` to `path` (.png, .svg or .pdf): all of it, or nothing; `draw` needs a valid suffix.
 
     Raises:
@@ -76,7 +80,63 @@ def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0
     figure.savefig(
         data,
         format=suffix[1:],
-        dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())),
+        dpi=min(_DPI, _MOST_PIXELS / max(figure.get_size_inches())),
         metadata=_DATES.get(suffix),
     )
     write_bytes(path, data.getvalue())
+
+
+_USUAL_POINTS = 10.0
+"""Font size of most text in a figure of the usual style [points]."""
+_LARGEST_IN, _LARGEST_POINTS = 100.0, 100.0
+"""Largest width or height [inches], and largest font size [points]."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureStyle:
+    """The size and font of a picture.
+
+    Attributes:
+        width_in: Width [inches], or None to choose it by the number of ops.
+        height_in: Height [inches], or None to choose it by the number of rows.
+        font: A font family that matplotlib finds, such as ``serif``, or None for the font of matplotlib's settings.
+        font_size: Size of most text [points]; headings are larger and axis labels smaller, by fixed ratios.
+    """
+
+    panel: ClassVar[str] = "Output"
+
+    width_in: Annotated[float | None, Description("Width [inches].", has_option=False)] = None
+    height_in: Annotated[float | None, Description("Height [inches].", has_option=False)] = None
+    font: Annotated[str | None, Description("Font family of the picture, as serif.", more="With --out.")] = None
+    font_size: Annotated[float, Description("Size of most text [points].", more="With --out.")] = _USUAL_POINTS
+
+    def __post_init__(self) -> None:
+        """Refuse sizes out of range and fonts that matplotlib does not find.
+
+        Raises:
+            SimulationError: There is one.
+        """
+        for name, value, most in (
+            ("width", self.width_in, _LARGEST_IN),
+            ("height", self.height_in, _LARGEST_IN),
+            ("font size", self.font_size, _LARGEST_POINTS),
+        ):
+            if value is not None and not 0 < value <= most:
+                unit = "points" if name == "font size" else "inches"
+                raise SimulationError(f"picture: got a {name} of {value:g} {unit}, expected above 0, at most {most:g}")
+        if self.font is not None:
+            from matplotlib.font_manager import findfont, get_font_names  # takes a second to load
+
+            try:
+                findfont(self.font, fallback_to_default=False)
+            except ValueError:
+                near = ", ".join(sorted(get_font_names())[:4])
+                raise SimulationError(
+                    f"picture: got font {shown(self.font)}, expected an installed one or serif, sans-serif or "
+                    f"monospace; some are {near}"
+                ) from None
+
+    @property
+    def scale(self) -> float:
+        """Return the factor on all text."""
+        return self.font_size / _USUAL_POINTS

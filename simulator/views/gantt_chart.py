@@ -1,17 +1,20 @@
-"""The layout of a Gantt chart: a row per rank, a box per op."""
+"""The layout of a Gantt chart: a row per rank, a box per op; and the details of a run beside it."""
 
 from __future__ import annotations
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Annotated, ClassVar
 
+from pipesched.profiles.clusters import Cluster
 from pipesched.schedules import Span, Timeline
+from pipesched.schedules.common import Description
 from pipesched.schedules.ops import Compute, Op, Overlap, Reduce, computes
 from pipesched.simulator.analysis import Metrics, label, metrics, readable_s, sources
-from pipesched.simulator.views.figure_style import FigureStyle
+from pipesched.simulator.views.figure import FigureStyle
 
 _STEP, _LIGHTEST = 0.45, 0.6
 """The lightness from a rank's stage to its next, and of the last of many, still far from the colour of idle time."""
@@ -20,20 +23,22 @@ _MOST_NAMES = 5  # more make no title, and are in the headings
 
 @dataclass(frozen=True, slots=True)
 class ChartOptions:
-    """The visible parts of a chart.
+    """The visible parts of a chart, and the size and font of a picture; a page has its own."""
 
-    Attributes:
-        from_s: Where the axis begins, in seconds after the first work.
-        to_s: Where it ends, or None for the end of all Timelines.
-        has_idle: Whether idle time is coloured by its causes.
-        has_memory: Whether the memory of the devices is drawn below, if it is known.
-        style: Size and font of a picture; a page has its own.
-    """
+    panel: ClassVar[str] = "Output"
 
-    from_s: float = 0.0
-    to_s: float | None = None
-    has_idle: bool = False
-    has_memory: bool = False
+    from_s: Annotated[
+        float,
+        Description("Start of the axis [s], after the first work.", least=0.0, option="--from", more="Or as 10ms."),
+    ] = 0.0
+    to_s: Annotated[
+        float | None,
+        Description("End of the axis [s]; none: the end of the run.", least=0.0, option="--to", more="Or as 50ms."),
+    ] = None
+    has_idle: Annotated[bool, Description("Colour idle time by its causes.", more="With --out.")] = False
+    has_memory: Annotated[
+        bool, Description("Draw the memory of the devices below, with its limits.", more="With --out.")
+    ] = False
     style: FigureStyle = FigureStyle()  # noqa: RUF009 -- frozen
 
 
@@ -221,3 +226,45 @@ def _counts(timeline: Timeline) -> list[str]:
     most = max(map(len, stages.values()), default=1)
     texts = [f"p = {len(timeline.rank_to_device)}", f"m = {len(microbatches)}"]
     return texts if most < 2 else [*texts, f"v = {most}"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetails:
+    """Details of a run beside its Timeline.
+
+    Attributes:
+        memory_bytes: Memory of each device [bytes]; a missing device has no limit.
+        settings: Settings of the run by name, as text for people; ``costs`` is the source of the costs.
+        in_flight: The most micro-batches that each device holds; empty if unknown.
+    """
+
+    memory_bytes: Mapping[int, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    in_flight: Mapping[int, float] = field(default_factory=dict)
+
+
+def run_details(
+    timeline: Timeline,
+    cluster: Cluster,
+    settings: Mapping[str, object] | None = None,
+    in_flight: Mapping[int, float] | None = None,
+) -> RunDetails:
+    """Return the details of a run.
+
+    Args:
+        timeline: Timeline with the devices in use.
+        cluster: Cluster with their memory.
+        settings: Settings of the run by name; None values are left out.
+        in_flight: The most micro-batches that each device holds, or None if unknown.
+    """
+    limits = {device: cluster.devices[device].memory_bytes for device in timeline.devices}
+    told = {name: str(value) for name, value in (settings or {}).items() if value is not None}
+    known = {device: limit for device, limit in limits.items() if limit is not None}
+    return RunDetails(known, told, in_flight or {})
+
+
+def title_of(chart: Chart, details: Sequence[RunDetails]) -> str:
+    """Return the title of a chart that was given none: schedules, numbers, and the costs if all have the same."""
+    costs = {run.settings.get("costs") for run in details}
+    origin = costs.pop() if len(costs) == 1 else None
+    return f"{chart.title}; costs: {origin}" if origin else chart.title

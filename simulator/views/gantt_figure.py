@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Any
 
@@ -19,13 +19,29 @@ from pipesched.schedules import Timeline
 from pipesched.schedules.ops import Payload
 from pipesched.schedules.semantics import transfers
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import literal, readable_s, unit_of
-from pipesched.simulator.views.figure import DARK_BLUE, DARK_ORANGE, DARK_RED, FAINT, HAND_OVER, IDLE, INK, WHITE
-from pipesched.simulator.views.gantt_chart import WHOLE, Box, Chart, ChartOptions, gantt_layout
-from pipesched.simulator.views.idle_strips import draw_idle_strips, idle_strips
+from pipesched.simulator.analysis import idle_parts, literal, readable_s, unit_of
+from pipesched.simulator.views.figure import (
+    DARK_BLUE,
+    DARK_ORANGE,
+    DARK_RED,
+    FAINT,
+    HAND_OVER,
+    IDLE,
+    INK,
+    WHITE,
+)
+from pipesched.simulator.views.gantt_chart import (
+    WHOLE,
+    Box,
+    Chart,
+    ChartOptions,
+    Row,
+    RunDetails,
+    gantt_layout,
+    title_of,
+)
 from pipesched.simulator.views.memory_panel import Lane, draw_memory, lane_name, memory_lanes
 from pipesched.simulator.views.op_looks import CAUSE_LOOKS, LEGEND, is_dark, lighter, look
-from pipesched.simulator.views.run_details import RunDetails, title_of
 from pipesched.simulator.views.shown_figure import ShownFigure
 
 _TRANSFERS = {Payload.ACTIVATION: ("activation", DARK_BLUE), Payload.GRADIENT: ("gradient", DARK_ORANGE)}
@@ -349,3 +365,37 @@ def _write_legend(figure: Figure, handles: Sequence[Any], above_in: float, scale
         ncols=len(handles), frameon=False, fontsize=size * scale, labelcolor=INK, handlelength=1.1, handleheight=1.0,
         handletextpad=0.5, columnspacing=1.3, borderpad=0, borderaxespad=0,
     )  # fmt: skip
+
+
+_SHARE = 1 / 3
+"""Of the height of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The parts of a row's idle time that one cause is to blame for, each from when and how long [s]."""
+
+    row: Row
+    cause: str
+    parts: tuple[tuple[float, float], ...]
+
+
+def idle_strips(chart: Chart, from_s: float, to_s: float) -> list[Strip]:
+    """Return the strips that are seen between two instants."""
+    strips = []
+    parts_of = [idle_parts(timeline) for timeline in chart.timelines]
+    for row in chart.rows:
+        by_cause: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+        for cause, start_s, end_s in parts_of[row.timeline][chart.timelines[row.timeline].rank_to_device[row.rank]]:
+            if start_s < to_s and end_s > from_s:
+                by_cause[cause].append((start_s, end_s - start_s))
+        strips += [Strip(row, cause, tuple(parts)) for cause, parts in by_cause.items()]
+    return strips
+
+
+def draw_idle_strips(axes: Axes, strips: Sequence[Strip], unit_s: float) -> None:
+    """Draw strips on an axis that counts `unit_s` seconds."""
+    for strip in strips:
+        bars = [(start_s / unit_s, seconds / unit_s) for start_s, seconds in strip.parts]
+        place = (strip.row.y - _SHARE * strip.row.height / 2, _SHARE * strip.row.height)
+        axes.broken_barh(bars, place, facecolors=CAUSE_LOOKS[strip.cause][0], linewidth=0, zorder=1.6)

@@ -1,17 +1,33 @@
-"""Learning curves: the losses of several runs against steps, and against predicted wall time."""
+"""Curves and bars: losses of trainings, goodput over the checkpoint interval, costs, and the lags of a race."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipesched.profiles.costs import Profile
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import literal, unit_of
-from pipesched.simulator.views.figure import BLACK, CURVE_COLOURS, WHITE, save_figure
+from pipesched.simulator.analysis import duration_unit, literal, readable_duration, unit_of
+from pipesched.simulator.failures import CheckpointedTraining, IntervalGoodput
+from pipesched.simulator.search import Lag
+from pipesched.simulator.views.figure import (
+    BLACK,
+    BLUE,
+    CURVE_COLOURS,
+    DARK_RED,
+    FAINT,
+    GREY,
+    INK,
+    ORANGE,
+    PINK,
+    TEAL,
+    VIOLET,
+    WHITE,
+    YELLOW,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,23 +75,12 @@ def window_of(num_steps: int) -> int:
     return max(1, num_steps // 20)
 
 
-def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", target_loss: float | None = None) -> None:
-    """Draw the losses against steps and, if times are known, against time, and write the picture (.png, .svg, .pdf).
-
-    Where a run takes several batches in a step, its steps are as far apart as others need for as many samples.
-
-    The smoothed curve is the mean of the last twentieth of the steps; the raw one is thin. A cross ends a run that
-    diverged.
-
-    Raises:
-        SimulationError: The suffix is another one, no loss is a finite number, a run has not as many times as losses,
-            or the file cannot be written.
-    """
-    save_figure(lambda: learning_curve_figure(curves, title, target_loss), path)
-
-
 def learning_curve_figure(curves: Sequence[Curve], title: str = "", target_loss: float | None = None) -> Figure:
-    """Return the picture that `draw_curves` writes.
+    """Return the losses against steps and, if times are known, against time.
+
+    Where a run takes several batches in a step, its steps are as far apart as others need for as many samples. The
+    smoothed curve is the mean of the last twentieth of the steps; the raw one is thin. A cross ends a run that
+    diverged.
 
     Raises:
         SimulationError: No loss is a finite number, or a run has not as many times as losses.
@@ -183,3 +188,139 @@ def _dress(axes: Axes, curves: Sequence[Curve], target_loss: float | None) -> No
     axes.spines[["top", "right"]].set_visible(False)
     if target_loss is not None:
         axes.axhline(target_loss, color=BLACK, linewidth=0.8, linestyle=(0, (1, 2)))
+
+
+_MARK_DASHES = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+
+
+def goodput_figure(
+    training: CheckpointedTraining, curve: Sequence[IntervalGoodput], named: Mapping[str, IntervalGoodput]
+) -> Figure:
+    """Return the goodput over the checkpoint interval, by the closed form, and 80 % of the drawn runs.
+
+    Args:
+        training: The training.
+        curve: The intervals, from short to long.
+        named: Intervals that have a line of their own; the first is the best, and determines the unit.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
+
+    unit_s, unit = duration_unit(next(iter(named.values())).interval_steps * training.step_s)
+
+    def interval(point: IntervalGoodput) -> float:
+        return point.interval_steps * training.step_s / unit_s
+
+    figure = ShownFigure(figsize=(7.0, 4.6), facecolor=WHITE, layout="constrained")
+    axes, places = figure.subplots(), [*map(interval, curve)]
+    lows, highs = [point.low for point in curve], [point.high for point in curve]
+    axes.fill_between(places, lows, highs, color=BLUE, alpha=0.2, linewidth=0, label="80 % of runs")
+    axes.plot(places, [point.goodput for point in curve], color=BLUE, label="goodput")
+    for index, (name, point) in enumerate(named.items()):
+        label = f"{name}: {readable_duration(point.interval_steps * training.step_s)}, {point.goodput:.2%}"
+        style, colour = _MARK_DASHES[index % len(_MARK_DASHES)], CURVE_COLOURS[1 + index % (len(CURVE_COLOURS) - 1)]
+        axes.axvline(
+            interval(point), color=DARK_RED if index == 0 else colour, linewidth=1, linestyle=style, label=label
+        )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel(f"checkpoint interval [{unit}]")
+    axes.set_ylabel("goodput")
+    axes.tick_params(colors=FAINT)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(
+        f"{training.num_steps} steps, a failure every {readable_duration(training.fail_every_s)}, "
+        f"{readable_duration(training.restart_s)} to restart, {readable_duration(training.checkpoint_s)} a checkpoint",
+        x=0.01, ha="left", fontsize=10,
+    )  # fmt: skip
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+_COLOURS = (BLUE, ORANGE, VIOLET, YELLOW, PINK, GREY)
+_MOST_LABELS = 40
+
+
+def cost_figure(
+    title: str,
+    what: str,
+    labels: Sequence[str],
+    seconds: Mapping[str, Sequence[float]],
+    held: Mapping[str, Sequence[int]] | None = None,
+) -> Figure:
+    """Return bars of seconds [ms], one on another, and below them bars of bytes [MiB].
+
+    Args:
+        title: Above the picture.
+        what: Name of a bar's unit, as ``layer``.
+        labels: The name of each bar.
+        seconds: The parts of the bars by name, of each bar its seconds [s].
+        held: Bytes of each bar, under their name, or None to draw no bytes.
+    """
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
+
+    places = range(len(labels))
+    figure = ShownFigure(
+        figsize=(max(8.0, min(16.0, 0.3 * len(labels) + 2.0)), 4.8), facecolor=WHITE, layout="constrained"
+    )
+    figure.suptitle(literal(title), x=0.01, ha="left", fontsize=10)
+    rows = figure.subplots(1 + len(held or {}), 1, sharex=True, squeeze=False)[:, 0]
+    bottom_ms = [0.0] * len(labels)
+    for index, (name, part_s) in enumerate(seconds.items()):
+        part_ms = [1e3 * value for value in part_s]
+        rows[0].bar(places, part_ms, bottom=bottom_ms, color=_COLOURS[index % len(_COLOURS)], label=literal(name))
+        bottom_ms = [below + value for below, value in zip(bottom_ms, part_ms, strict=True)]
+    rows[0].set_ylabel("time [ms]", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=max(1, len(seconds)), frameon=False, fontsize=9)
+    for row, (name, num_bytes) in zip(rows[1:], (held or {}).items(), strict=True):
+        row.bar(places, [value / 2**20 for value in num_bytes], color=TEAL)
+        row.set_ylabel(f"{name} [MiB]", fontsize=9)
+    if len(labels) <= _MOST_LABELS:
+        rows[-1].set_xticks(places, list(map(literal, labels)))
+    rows[-1].set_xlabel(what, fontsize=9)
+    return figure
+
+
+def profile_figure(profile: Profile) -> Figure:
+    """Return bars for each layer at the largest micro-batch size: forward and backward [ms], saved bytes [MiB]."""
+    measured = [layer.measurements[-1] for layer in profile.layers]
+    return cost_figure(
+        f"{profile.model}, micro-batches of {profile.microbatch_sizes[-1]}",
+        "layer",
+        list(map(str, range(len(measured)))),
+        {"forward": [cost.forward_s for cost in measured], "backward": [cost.backward_s for cost in measured]},
+        {"saved": [cost.saved_bytes for cost in measured]},
+    )
+
+
+def lag_figure(lags: Mapping[str, Lag | None], title: str = "") -> Figure:
+    """Draw a dot and an interval for each contender: grey if the interval contains 0, dotted if it is unbounded.
+
+    Args:
+        lags: Lag of each contender by name, the first one on top; None for the leader.
+        title: Above the picture.
+    """
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
+
+    figure = ShownFigure(figsize=(8.0, 1.4 + 0.35 * len(lags)), facecolor=WHITE, layout="constrained")
+    figure.suptitle(literal(title), x=0.01, ha="left", fontsize=10)
+    axes = figure.subplots()
+    axes.axvline(0.0, color=INK, linewidth=0.8)
+    for row, lag in enumerate(lags.values()):
+        shown = Lag(0.0, 0.0, 0.0) if lag is None else lag
+        colour = BLUE if lag is None or lag.is_clear else GREY
+        axes.plot(100 * shown.mean, row, "o", color=colour)
+        if shown.to_dict()["high"] is not None:
+            axes.plot([100 * shown.low, 100 * shown.high], [row, row], color=colour)
+        else:
+            axes.axhline(row, color=colour, linestyle=":", linewidth=1.2)
+    axes.set_yticks(range(len(lags)), [literal(name) for name in lags])
+    axes.set_ylim(len(lags) - 0.5, -0.5)
+    axes.margins(x=0.06)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("longer than the leader [%]", fontsize=9)
+    return figure

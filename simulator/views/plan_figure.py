@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.clusters import Cluster, Link, all_reduce
@@ -30,7 +29,6 @@ from pipesched.simulator.views.figure import (
     TEAL,
     VIOLET,
     WHITE,
-    save_figure,
 )
 from pipesched.simulator.views.gantt_chart import gantt_layout
 
@@ -77,15 +75,6 @@ class _Box:
         step = self.cell + _GAP_IN
         x = self.x + _GAP_IN + column * step + self.cell / 2
         return x, self.y + self.height - _HEAD_IN - row * step - self.cell / 2
-
-
-def draw_plan(outcome: Outcome, request: Request, path: Path | str) -> None:
-    """Draw a plan and write the picture (.png, .svg or .pdf).
-
-    Raises:
-        SimulationError: The suffix is another one, or the file cannot be written.
-    """
-    save_figure(lambda: plan_figure(outcome, request), path)
 
 
 def plan_figure(outcome: Outcome, request: Request) -> Figure:

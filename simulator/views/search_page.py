@@ -14,13 +14,11 @@ from pipesched.simulator.analysis import readable_bytes, readable_reason, readab
 from pipesched.simulator.planner import Request, steps_of, timeline_of
 from pipesched.simulator.search import COLUMN_HEADINGS, Outcome, ordered_by
 from pipesched.simulator.tuner import Problem, timeline_of_setting
-from pipesched.simulator.views.gantt_chart import ChartOptions, gantt_layout
-from pipesched.simulator.views.heat_map_panel import heat_faces, short_number
+from pipesched.simulator.views.gantt_chart import ChartOptions, RunDetails, gantt_layout, run_details
+from pipesched.simulator.views.heat_maps import ScaledQuantity, SettingGrid, heat_faces, setting_grid, short_number
 from pipesched.simulator.views.html_page import KeyFigures, PagePart, html_page
 from pipesched.simulator.views.op_looks import hex_of, is_dark
 from pipesched.simulator.views.plan_figure import layout_figure
-from pipesched.simulator.views.run_details import RunDetails, run_details
-from pipesched.simulator.views.setting_grid import ScaledQuantity, SettingGrid, setting_grid
 from pipesched.simulator.views.sweep_figure import sweep_figure
 from pipesched.simulator.views.timeline_page import timeline_part
 

@@ -9,7 +9,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from pipesched.simulator.views.figure_style import FigureStyle
+from pipesched.simulator.views.figure import FigureStyle
 
 
 class ShownFigure(Figure):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.schedules import Schedule
@@ -16,7 +15,6 @@ from pipesched.simulator.views.figure import (
     COPIES_MAP,
     STALENESS_MAP,
     WHITE,
-    save_figure,
 )
 
 if TYPE_CHECKING:
@@ -63,15 +61,6 @@ def panels(schedule: Schedule, num_microbatches: int) -> tuple[Panel, ...]:
         if any(looks_ahead(use.op) for use in its_uses.values()):
             shown_panels.append(panel(f"{name}: steps behind, after look-ahead", its_uses, lambda use: use.lag))
     return (*shown_panels, panel("versions held at B", backwards, lambda use: len(use.held), counts_versions=True))
-
-
-def draw_staleness(schedule: Schedule, path: Path | str, num_microbatches: int = 32, title: str = "") -> None:
-    """Draw the panels of the first `num_microbatches` and write the picture (.png, .svg or .pdf).
-
-    Raises:
-        SimulationError: The suffix is another one, or the file cannot be written.
-    """
-    save_figure(lambda: staleness_figure(schedule, num_microbatches, title), path)
 
 
 def staleness_figure(schedule: Schedule, num_microbatches: int = 32, title: str = "") -> Figure:

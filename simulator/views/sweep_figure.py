@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator import SimulationError
@@ -25,9 +24,8 @@ from pipesched.simulator.views.figure import (
     IDLE,
     INK,
     PALE_GREY,
-    save_figure,
 )
-from pipesched.simulator.views.heat_map_panel import draw_colour_bar, draw_heat_map, explain_cells
+from pipesched.simulator.views.heat_maps import draw_colour_bar, draw_heat_map, explain_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,15 +54,6 @@ _LONGEST_NAME = 32
 """Letters of a schedule's name in the legend."""
 _WIDE = 4
 """Ratio of numbers above which they are drawn on a logarithmic scale."""
-
-
-def draw_sweep(outcomes: Iterable[Outcome], by: str, path: str | Path) -> None:
-    """Draw a sweep to a file (.png, .svg or .pdf); see `sweep_figure`.
-
-    Raises:
-        SimulationError: The suffix is unknown, no setting could be predicted, or the file cannot be written.
-    """
-    save_figure(lambda: sweep_figure(outcomes, by), path, dpi=140)
 
 
 def sweep_figure(outcomes: Iterable[Outcome], by: str) -> ShownFigure:

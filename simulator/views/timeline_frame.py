@@ -1,16 +1,19 @@
-"""A Timeline as a pandas table, a row per span; CSV and Parquet from it."""
+"""A Timeline as tables: a row per span for pandas, CSV and Parquet, and its memory over time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
-from pipesched.schedules import Span, Timeline
+from pipesched.schedules import MemorySample, Span, Timeline
 from pipesched.schedules.ops import Average, Compute, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import label
+from pipesched.simulator.analysis import CellValue, label
+from pipesched.simulator.memory import InFlight
 from pipesched.simulator.views.figure import require_suffix, write_bytes
 
 if TYPE_CHECKING:
@@ -97,3 +100,38 @@ def _record(span: Span, timeline: Timeline) -> dict[str, Any]:
             return row | place
         case _:
             assert_never(op)
+
+
+_Sample = TypeVar("_Sample", InFlight, MemorySample)
+
+
+def memory_table(counts: Iterable[InFlight], samples: Sequence[MemorySample]) -> list[dict[str, CellValue]]:
+    """Return a row per device and instant: micro-batches, and the bytes if known, in all and by kind.
+
+    Args:
+        counts: Counts in order of device, then time.
+        samples: Samples in order of device, then time; empty where no bytes are known.
+    """
+    changes: dict[tuple[int, float, int], dict[str, CellValue]] = {
+        place: {"microbatches": count.microbatches} for place, count in _placed(counts)
+    }
+    for place, sample in _placed(samples):
+        sizes: dict[str, CellValue] = {"total_bytes": sample.total_bytes}
+        sizes |= {f"{kind}_bytes": num_bytes for kind, num_bytes in sample.bytes_by_kind}
+        changes.setdefault(place, {}).update(sizes)
+    rows: list[dict[str, CellValue]] = []
+    held: dict[str, CellValue] = {}
+    for (device, time_s, _), changed in sorted(changes.items(), key=lambda item: item[0]):
+        if not rows or rows[-1]["device"] != device:
+            held = {}
+        held |= changed  # other columns keep their values
+        rows.append({"device": device, "time_s": time_s, **held})
+    return rows
+
+
+def _placed(samples: Iterable[_Sample]) -> Iterator[tuple[tuple[int, float, int], _Sample]]:
+    """Yield each sample with its device, its time, and its place among simultaneous samples: -1 is the last."""
+    for (device, time_s), group in groupby(samples, key=lambda sample: (sample.device, sample.time_s)):
+        together = list(group)
+        for place, sample in enumerate(together, -len(together)):
+            yield (device, time_s, place), sample

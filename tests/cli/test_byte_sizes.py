@@ -1,7 +1,7 @@
 import pytest
 
-from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import InputError
+from pipesched.cli.options.values import parse_bytes
 
 
 @pytest.mark.parametrize(

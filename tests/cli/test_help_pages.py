@@ -4,10 +4,9 @@ import re
 import shlex
 
 import pytest
-import typer
 
-from pipesched.cli.examples import EXAMPLES
-from pipesched.cli.program import COMMANDS, make_app
+from pipesched.cli.help_pages import EXAMPLES
+from pipesched.cli.program import COMMANDS, make_program
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def test_the_page_of_the_program_lists_every_command_with_a_sentence(page):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_have_words_and_examples_are_lines_that_are_read(name):
-    command = typer.main.get_command(make_app(COMMANDS)).commands[name]
+    command = make_program().get_command(None, name)
     assert all(option.help for option in command.params)
     for line in EXAMPLES[name]:
         first, *words = [word for word in shlex.split(line) if word.strip()]

@@ -3,8 +3,8 @@
 import pytest
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.key_values import number, read_integer
-from pipesched.cli.options.plain_values import plain_value
+from pipesched.cli.options.plain_reading import plain_value
+from pipesched.cli.options.values import number, read_integer
 
 
 @pytest.mark.parametrize(

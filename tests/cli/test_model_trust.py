@@ -7,10 +7,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.program import make_app
+from pipesched.cli.program import COMMANDS, make_program
 from pipesched.executor.launch import (
     Measure,
     RunSpec,
@@ -130,7 +129,7 @@ LINES = {
 
 
 def test_every_command_that_takes_a_file_which_names_a_model_is_tried():
-    commands = typer.main.get_command(make_app()).commands
+    commands = {name: make_program().get_command(None, name) for name in COMMANDS}
     taken = {(name, option.name) for name, command in commands.items() for option in command.params}
     assert {(name, option) for name, option in taken if option in ("plan", "profile")} | {("tune", "model")} == {*LINES}
 

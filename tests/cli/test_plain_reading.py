@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer import BadParameter
 
-from pipesched.cli.program import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, make_program
 
 WORDS = (
     "", " 1", "1", "-1", "+1", "007", "1_000", "1.0", "0.5", ".5", "5.", "1e3", "1e999", "-0.0", "nan", "inf", "True",
@@ -17,12 +17,12 @@ VALUES = (None, *WORDS, 0, 1, 10**18, 0.0, 0.5, True, (), ("1",), ["x", "1"], ["
 
 
 def program():
-    return typer.main.get_command(make_app())
+    return make_program()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_values_are_read_as_typer_reads_them(name):
-    command = program().commands[name]
+    command = make_program().get_command(None, name)
     context = typer.Context(command)
     for parameter in command.get_params(context):
         defaults = () if parameter.default is None else (parameter.default,)

@@ -19,7 +19,7 @@ from pipesched.schedules.formats import from_json, read_timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Message, Payload
 from pipesched.simulator.engine import simulate_lists
-from pipesched.workflows.verifying.schedule_run import relative_difference, with_initial_weights
+from pipesched.workflows.verifying.verified_schedule import relative_difference, with_initial_weights
 from tests.trace_rules import check_trace
 
 MODEL = "gpt:layers=2,width=16,heads=2,context=8"

@@ -6,10 +6,9 @@ from typing import get_args
 import pytest
 
 from pipesched.cli.commands.profile import LayerOptions
-from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.option_groups import grouped, setting_option, setting_words
 from pipesched.cli.options.plan_options import ModelOptions
-from pipesched.cli.options.run_options import RunOptions
-from pipesched.cli.options.setting_options import setting_option, setting_words
+from pipesched.cli.options.torch_options import RunOptions
 from pipesched.executor import RunSettings
 from pipesched.executor.launch import Measure, job_from_json
 from pipesched.questions import TrainSettings

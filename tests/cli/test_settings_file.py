@@ -3,10 +3,9 @@
 import json
 
 import pytest
-import typer
 
 from pipesched.cli.options.settings_file import settings_schema
-from pipesched.cli.program import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, make_program
 
 SWEEP = {"schedule": "1f1b,zbv", "ranks": [4, 8], "microbatches": 8, "uniform": "f=1ms,i=1ms,w=1ms", "no-steady": True}
 WORDS = "sweep -s 1f1b,zbv -p 4,8 -m 8 --uniform f=1ms,i=1ms,w=1ms --no-steady"
@@ -79,9 +78,9 @@ def test_a_bad_file_is_one_line(pipesched, write, settings, said):
 
 
 def test_every_option_of_every_command_is_in_its_schema():
-    program = typer.main.get_command(make_app())
+    program = make_program()
     for name in COMMANDS:
-        command = program.commands[name]
+        command = program.get_command(None, name)
         properties = settings_schema(command)["properties"]
         options = [option for option in command.params if not option.is_eager]
         names = [next((name for name in option.opts if "--" in name), None) for option in options]

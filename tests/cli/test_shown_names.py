@@ -5,17 +5,24 @@ import io
 import json
 import re
 import sys
+from functools import partial
 from itertools import cycle
 
 import pytest
-import typer
 
 from pipesched.cli import terminal as output
-from pipesched.cli.program import make_app
+from pipesched.cli.program import COMMANDS, make_program
 from pipesched.schedules import Span, Timeline
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.formats import to_json
-from pipesched.simulator.views import Curve, draw_curves, draw_gantt, draw_staleness, text_gantt
+from pipesched.simulator.views import (
+    Curve,
+    draw_gantt,
+    learning_curve_figure,
+    save_figure,
+    staleness_figure,
+    text_gantt,
+)
 from tests.hand_timelines import play
 
 NAMES = ["v2 [/try]", "[bold]x[/bold] :factory: of 8", r"$\frac$ and $x_1$", "_x_ *y*", "../up/../x"]
@@ -146,8 +153,13 @@ def test_names_in_pictures_are_no_formulas(tmp_path, name):
     drawings = [
         lambda: draw_gantt([line], path), lambda: draw_gantt([line], path, title=name),
         lambda: draw_gantt([line, other], path), lambda: draw_gantt([line, play(gpipe(2, 2))], path),
-        lambda: draw_staleness(named(name), path, 2), lambda: draw_staleness(named(name), path, 2, title=name),
-        lambda: draw_curves(curves, path), lambda: draw_curves(curves[1:], path, title=name),
+        *(
+            partial(save_figure, drawn, path)
+            for drawn in (
+                lambda: staleness_figure(named(name), 2), lambda: staleness_figure(named(name), 2, title=name),
+                lambda: learning_curve_figure(curves), lambda: learning_curve_figure(curves[1:], title=name),
+            )
+        ),
     ]  # fmt: skip
     with mpl.rc_context({"svg.fonttype": "none"}):
         for draw in drawings:
@@ -156,7 +168,7 @@ def test_names_in_pictures_are_no_formulas(tmp_path, name):
 
 
 def test_brackets_in_the_help_are_shown(pipesched):
-    for name, command in typer.main.get_command(make_app()).commands.items():
+    for name, command in ((name, make_program().get_command(None, name)) for name in COMMANDS):
         shown = re.sub(r"[\s│]", "", pipesched(f"{name} --help").out)
         for option in command.params:
             for part in re.findall(r"\[.*?\]", getattr(option, "help", None) or ""):
@@ -166,7 +178,7 @@ def test_brackets_in_the_help_are_shown(pipesched):
 
 def test_every_option_that_writes_a_file_says_under_which_suffixes(pipesched):
     written = {"out", "plot", "gantt", "log", "timeline", "memory", "job"}
-    for name, command in typer.main.get_command(make_app()).commands.items():
+    for name, command in ((name, make_program().get_command(None, name)) for name in COMMANDS):
         for option in command.params:
             if option.name in written and name != "verify":  # which writes a folder
                 assert re.search(r"\.(json|csv|png)", option.help), (name, option.name)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.count_list import amounts, counts
+from pipesched.cli.options.values import amounts, counts
 from tests.cli.json_answers import data
 
 COSTS = "--uniform f=1ms,i=1ms,w=1ms,saved_bytes=1MB,output_bytes=8KB"

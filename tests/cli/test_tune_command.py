@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.count_list import counts
+from pipesched.cli.options.values import counts
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.io import save_profile
 from pipesched.simulator.search import Outcome

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.cli.options.run_options import RunOptions
+from pipesched.cli.options.torch_options import RunOptions
 from pipesched.cli.options.tune_options import TunedModel
 from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.terminal import print_result

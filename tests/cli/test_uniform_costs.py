@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from pipesched.cli.options.uniform_costs import uniform_costs
+from pipesched.cli.options.cost_options import uniform_costs
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.ops import Phase, computes
 from pipesched.schedules.transforms import replicate

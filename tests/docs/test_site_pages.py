@@ -4,11 +4,10 @@ import inspect
 import json
 
 import pytest
-import typer
 
 import pipesched
 from docs.examples import ROOT
-from pipesched.cli.program import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, make_program
 
 pytest.importorskip("myst_parser", reason="the site is built with pipesched[docs]")
 
@@ -17,8 +16,8 @@ from docs import site_pages
 
 def test_every_command_has_its_options_on_the_page():
     sections = dict(zip(COMMANDS, site_pages.command_lines(), strict=True))
-    program = typer.main.get_command(make_app())
-    for name, command in program.commands.items():
+    program = make_program()
+    for name, command in ((name, program.get_command(None, name)) for name in COMMANDS):
         assert sections[name].startswith(f"## pipesched {name}\n")
         options = [parameter for parameter in command.params if parameter.opts[0].startswith("-")]
         shown = [option for option in options if any(spelling in sections[name] for spelling in option.opts)]

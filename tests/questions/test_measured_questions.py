@@ -8,7 +8,7 @@ import pytest
 
 import pipesched
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.program import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, make_program
 from pipesched.executor import EmulationSettings, FaultSettings, NumberSettings, Repetitions, RunSettings
 from pipesched.executor.launch import Measure, RunSpec
 from pipesched.questions import (
@@ -43,11 +43,8 @@ RECORDS = [*dict.fromkeys(record for _, _, records in QUESTIONS for record in re
 
 
 def options_of(command):
-    from typer.main import get_command
 
-    return {
-        name for option in get_command(make_app([command, "list"])).commands[command].params for name in option.opts
-    }
+    return {name for option in make_program().get_command(None, command).params for name in option.opts}
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import NEGATIVE
-from pipesched.cli.options.common_options import Json
-from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.option_groups import Json, grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.terminal import print_beside, print_json, print_lines
 from pipesched.schedules.check import MessageBackend
+from pipesched.workflows import checking
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
     from pipesched.schedules.check import Cell, Finding, Judgement
-    from pipesched.schedules.semantics import Deadlock
 
 _MOST_SHOWN = 20
 """Findings; data have them all."""
@@ -40,7 +39,7 @@ def check(
     loaded, judgement = report.schedule, report.judgement
     findings = judgement.findings[backend]
     if json:
-        print_json("check", _data(loaded.name, backend, judgement))
+        print_json("check", report.to_dict(backend))
     else:
         num_ops = sum(map(len, loaded.ops))
         if not findings:
@@ -91,48 +90,10 @@ def _text(cell: Cell, has_colours: bool) -> str:
 def _print_backends(findings: tuple[Finding, ...], judgement: Judgement) -> None:
     """Print the verdict of each backend, and deadlocks that have not been printed."""
     from pipesched.schedules.check import BACKENDS
-    from pipesched.workflows.checking import verdict
 
     for backend, traits in BACKENDS.items():
         here = judgement.findings[backend]
-        print_beside(f"{backend:13} {verdict(here):9} ", traits.text)
+        print_beside(f"{backend:13} {checking.verdict(here):9} ", traits.text)
         for finding in here:
             if finding.deadlock and finding not in findings:
                 print_beside(" " * 26, str(finding))
-
-
-def _data(name: str, backend: MessageBackend, judgement: Judgement) -> dict[str, object]:
-    from pipesched.schedules.check import BACKENDS
-
-    return {
-        "schedule": name,
-        "backend": backend.value,
-        "runs": not judgement.findings[backend],
-        "findings": [_finding(finding) for finding in judgement.findings[backend]],
-        "backends": {
-            backend.value: {
-                "safe": not here,
-                "text": BACKENDS[backend].text,
-                "findings": [_finding(finding) for finding in here],
-            }
-            for backend, here in judgement.findings.items()
-        },
-    }
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    deadlock = None if finding.deadlock is None else _deadlock(finding.deadlock)
-    return {"kind": finding.kind, "rank": finding.rank, "op": finding.index, "text": finding.text, "deadlock": deadlock}
-
-
-def _deadlock(deadlock: Deadlock) -> dict[str, object]:
-    missing = deadlock.missing
-    return {
-        "is_circle": missing is None,
-        "links": [
-            {"rank": link.rank, "op": link.index, "text": str(link.op), "next": link.why.name.lower()}
-            for link in deadlock.links
-        ],
-        "missing": None if missing is None else {"rank": missing.rank, "op": missing.op, "text": missing.text},
-        "others": deadlock.others,
-    }

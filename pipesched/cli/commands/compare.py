@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pipesched.cli.commands.gantt import require_no_simulation
 from pipesched.cli.errors import InputError, in_flags
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.schedule_list import options_of_each
-from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import SimulationOptions
-from pipesched.cli.output.comparison_table import print_parts
-from pipesched.cli.output.doubts import doubts_of_prediction
-from pipesched.cli.output.memory_lines import limit_lines
-from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
-from pipesched.cli.output.shown_timelines import require_no_simulation
-from pipesched.cli.terminal import comparing, json_answer, print_result, progress_bar
+from pipesched.cli.options.machine_options import SimulationOptions
+from pipesched.cli.options.option_groups import OUTPUT, Json, file_option, grouped, out_option
+from pipesched.cli.options.schedule_options import ScheduleOptions, options_of_each
+from pipesched.cli.output.notes import doubts_of_prediction, limit_lines
+from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
+from pipesched.cli.terminal import comparing, json_answer, print_result, print_results, progress_bar
 from pipesched.questions import RunCount
+from pipesched.schedules import builders, formats
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import merged_notes
+from pipesched.simulator import views
+from pipesched.simulator.analysis import FORMATS_FOR_PEOPLE, TABLE_FORMATS
+from pipesched.simulator.views import GANTT_SUFFIXES
+from pipesched.workflows import arguments, merged_notes, simulating
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule, Timeline
@@ -53,20 +53,18 @@ def compare(
     runs: RunCount = RunCount(),  # noqa: B008
     gantt: Annotated[
         Path | None,
-        typer.Option(help="Draw the Timelines one under another on one time axis: .png, .svg, .pdf or .html."),
+        file_option("Draw the Timelines one under another on one time axis", GANTT_SUFFIXES),
     ] = None,
-    form: Annotated[CompareFormat, typer.Option("--format", help="Format of the printed table.")] = "table",
+    form: Annotated[
+        CompareFormat, typer.Option("--format", rich_help_panel=OUTPUT, help="Format of the printed table.")
+    ] = "table",
     json: Json = False,
     out: Annotated[
         list[Path] | None,
-        out_option("Write the table, .md, .csv or .json, or a page to zoom in, .html; repeatable."),
+        out_option("Write the table, or a page to zoom in", (*TABLE, PAGE), is_repeatable=True),
     ] = None,
 ) -> None:
     """Compare schedules of one model in one table (--out), or two Timelines of one schedule."""
-    from pipesched.schedules.formats import TIMELINE_FORMAT, format_of
-    from pipesched.simulator.views import GANTT_SUFFIXES
-    from pipesched.workflows.simulating import require_runs
-
     check_outputs((gantt, GANTT_SUFFIXES), *((path, (*TABLE, PAGE)) for path in out or ()))
     if schedule.schedule_file is not None:
         raise InputError(
@@ -75,13 +73,13 @@ def compare(
         )
     form = "json" if json else form
     names = _names(what or [], schedule, all_schedules)
-    timelines = [name for name in names if format_of(name) == TIMELINE_FORMAT]
+    timelines = [name for name in names if formats.format_of(name) == formats.TIMELINE_FORMAT]
     if timelines:
         _require_two(timelines, names)
         require_no_simulation(Path(names[0]), schedule, costs, simulation)
         _compare_timelines([Path(name) for name in names], form, gantt, out or ())
         return
-    num_runs = require_runs(runs.num_runs, simulation.jitter)
+    num_runs = simulating.require_runs(runs.num_runs, simulation.jitter)
     compared = _compared(names, schedule, costs, simulation, num_runs, keep_going=all_schedules)
     rows = compared.to_rows()
     details = [prediction.details for prediction in compared.predictions]
@@ -111,9 +109,7 @@ def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) 
     """Return the requested names and files, each once."""
     given = [*what, schedule.schedule or ""]
     if all_schedules:
-        from pipesched.schedules.builders import CATALOGUE
-
-        given += CATALOGUE
+        given += builders.CATALOGUE
     names = list(dict.fromkeys(_own_name(name) for argument in given for name in argument.split(",") if name))
     if not names:
         raise InputError("compare: got no schedules, expected names; try compare gpipe,1f1b or --all")
@@ -122,9 +118,7 @@ def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) 
 
 def _own_name(name: str) -> str:
     """Return the catalogue's name of a schedule; a file is left as it is."""
-    from pipesched.schedules.builders import lookup
-
-    entry = lookup(name)
+    entry = builders.lookup(name)
     return name if entry is None else entry.name
 
 
@@ -159,8 +153,7 @@ def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path |
     if form != "table":
         emit(text(_suffix_of(form)), None)
     else:
-        print_result(said)
-        print_parts(compared.split_table())
+        print_results([said, *compared.tables()[1:]])
 
 
 def _write(
@@ -172,11 +165,9 @@ def _write(
     caption: str = "",
     details: Sequence[RunDetails] = (),
 ) -> None:
-    from pipesched.simulator.views import draw_gantt
-
     drawn = [path for path in out if suffix_of(path) == PAGE]
     for path in drawn if gantt is None else [gantt, *drawn]:
-        draw_gantt(timelines, path, caption=caption, details=details, notes=notes)
+        views.draw_gantt(timelines, path, caption=caption, details=details, notes=notes)
     for path in out:
         if path not in drawn:
             emit(text(suffix_of(path)), path)
@@ -187,7 +178,7 @@ def _suffix_of(form: CompareFormat) -> str:
 
 
 def _text(rows: list[dict[str, CellValue]], suffix: str) -> str:
-    return table_text([_for_people(row) for row in rows] if suffix == ".md" else rows, suffix)
+    return TABLE_FORMATS[suffix]([_for_people(row) for row in rows] if suffix in FORMATS_FOR_PEOPLE else rows)
 
 
 def _for_people(row: dict[str, CellValue]) -> dict[str, CellValue]:
@@ -209,20 +200,18 @@ def _compared(
 ) -> ScheduleComparison:
     """Predict each schedule; one that its costs do not fit gets a row with the reason, with `keep_going` any."""
     from pipesched.profiles import ProfileError
-    from pipesched.workflows.arguments import named_schedule
-    from pipesched.workflows.simulating import REFUSED, compare_sources
 
-    by_name = options_of_each([name for name in names if named_schedule(name) is not None], options)
+    by_name = options_of_each([name for name in names if arguments.named_schedule(name) is not None], options)
     if by_name and len(by_name) < len(names) and None in (options.stages, options.microbatches):
         file = next(name for name in names if name not in by_name)
         raise _without_counts(_options_of(file, None, options).load(), file, options)
     sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]
     with progress_bar("comparing") as tick:
-        return compare_sources(
+        return simulating.compare_sources(
             sources,
             lambda source: costs.setup(source, simulation),
             num_runs=num_runs,
-            keep_going=REFUSED if keep_going else (ProfileError,),
+            keep_going=simulating.REFUSED if keep_going else (ProfileError,),
             say=in_flags,
             progress=tick,
         )

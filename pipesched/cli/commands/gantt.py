@@ -1,7 +1,9 @@
-"""``pipesched gantt``: a picture of one or more Timelines."""
+"""``pipesched gantt`` and ``trace``: one or more Timelines as a picture, or for Perfetto."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
@@ -9,20 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.key_values import time_s
-from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.machine_options import SimulationOptions
+from pipesched.cli.options.option_groups import OUTPUT, Json, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import SimulationOptions
-from pipesched.cli.output.memory_lines import end_if_over
-from pipesched.cli.output.output_files import check_outputs
-from pipesched.cli.output.shown_timelines import read_shown
-from pipesched.cli.terminal import print_coloured, print_json, print_lines, terminal_line
+from pipesched.cli.output.notes import doubts_of_prediction, end_if_over, limit_lines
+from pipesched.cli.output.output_files import JSON, check_outputs, emit
+from pipesched.cli.terminal import print_coloured, print_json, print_lines, simulating, terminal_line
+from pipesched.schedules import formats
 from pipesched.schedules.common import shown
+from pipesched.simulator.views import GANTT_SUFFIXES, ChartOptions
 
 if TYPE_CHECKING:
-    from pipesched.simulator.views import FigureStyle
+    from pipesched.schedules import Timeline
+    from pipesched.simulator.memory import OverCapacity
+    from pipesched.simulator.views import RunDetails
 
 _MOST_COLUMNS = 10_000
 """Widest terminal whose columns are filled by default."""
@@ -33,25 +36,21 @@ def gantt(
     schedule: ScheduleOptions,
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
-    out: Annotated[Path | None, out_option("Draw a picture, .png, .svg or .pdf, or a page to zoom in, .html.")] = None,
-    has_memory: Annotated[
-        bool, typer.Option("--memory", help="Draw the memory of the devices below, with --memory-limit; with --out.")
-    ] = False,
-    has_idle: Annotated[bool, typer.Option("--idle", help="Colour idle time by its causes; with --out.")] = False,
-    since: Annotated[str, typer.Option("--from", help="Start of the axis, after the first work: 10ms.")] = "0",
-    until: Annotated[str | None, typer.Option("--to", help="End of the axis (default: the end of the run).")] = None,
+    out: Annotated[Path | None, out_option("Draw a picture, or a page to zoom in", GANTT_SUFFIXES)] = None,
+    chart: ChartOptions = ChartOptions(),  # noqa: B008 -- frozen
     columns: Annotated[
         int | None,
-        typer.Option(help="Characters of a line, without --out (default: the width of the terminal).", min=20),
+        typer.Option(
+            rich_help_panel=OUTPUT,
+            help="Characters of a line, without --out (default: the width of the terminal).",
+            min=20,
+        ),
     ] = None,
     json: Json = False,
-    title: Annotated[str, typer.Option(help="Title of the picture.")] = "",
+    title: Annotated[str, typer.Option(rich_help_panel=OUTPUT, help="Title of the picture.")] = "",
     size: Annotated[
-        str | None, typer.Option(help="Width x height of the picture in inches, as 7x3; with --out.")
-    ] = None,
-    font: Annotated[str | None, typer.Option(help="Font family of the picture, as serif; with --out.")] = None,
-    font_size: Annotated[
-        float | None, typer.Option(help="Size of most text in points (default: 10); with --out.")
+        str | None,
+        typer.Option(rich_help_panel=OUTPUT, help="Width x height of the picture in inches, as 7x3; with --out."),
     ] = None,
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
 ) -> None:
@@ -61,23 +60,21 @@ def gantt(
     """
     import json as standard_json
 
-    from pipesched.schedules.formats import timeline_to_json
-    from pipesched.simulator.views import GANTT_SUFFIXES, ChartOptions
     from pipesched.workflows.timelines import Gantt
 
     check_outputs((out, GANTT_SUFFIXES))
-    looks = {"--memory": has_memory, "--idle": has_idle, "--size": size, "--font": font, "--font-size": font_size}
+    style = chart.style
+    drawn = {"--memory": chart.has_memory, "--idle": chart.has_idle, "--size": size}
+    looks = {**drawn, "--font": style.font, "--font-size": style.font_size != ChartOptions().style.font_size}
     option = next((option for option, value in looks.items() if value), None)
     if out is None and option is not None:
         raise InputError(f"{option}: got it without --out, expected a picture or page to draw it in; try --out x.png")
-    until_s = None if until is None else time_s(until, "--to")
-    options = ChartOptions(time_s(since, "--from"), until_s, has_idle, has_memory, _style(size, font, font_size))
     shown = read_shown(files, schedule, costs, simulation)
-    picture = Gantt(shown.timelines, title, shown.details, options, (*shown.notes, *shown.doubts))
+    picture = Gantt(shown.timelines, title, shown.details, _sized(chart, size), (*shown.notes, *shown.doubts))
     if out is not None:
         picture.save(out)
     if json:
-        timelines = [standard_json.loads(timeline_to_json(timeline)) for timeline in shown.timelines]
+        timelines = [standard_json.loads(formats.timeline_to_json(timeline)) for timeline in shown.timelines]
         print_json("gantt", {"timelines": timelines}, shown.doubts)
     elif out is None:
         width = columns or min(get_terminal_size((100, 24)).columns, _MOST_COLUMNS)
@@ -86,18 +83,100 @@ def gantt(
     end_if_over(shown.over)
 
 
-def _style(size: str | None, font: str | None, font_size: float | None) -> FigureStyle:
-    """Return the size and font of the picture.
+def _sized(chart: ChartOptions, size: str | None) -> ChartOptions:
+    """Return the options of a chart with a size as ``7x3`` [inches], if there is one.
 
     Raises:
         InputError: The size is no pair of numbers.
-        SimulationError: A number is out of range, or the font does not exist.
+        SimulationError: A number is out of range.
     """
-    from pipesched.simulator.views import FigureStyle
-
+    if size is None:
+        return chart
     try:
-        width_in, height_in = (None, None) if size is None else map(float, size.lower().split("x"))
+        width_in, height_in = map(float, size.lower().split("x"))
     except ValueError as error:
         raise InputError(f"--size: got {shown(size)}, expected width x height in inches; try 7x3") from error
-    sized = {} if font_size is None else {"font_size": font_size}
-    return FigureStyle(width_in, height_in, font, **sized)
+    return replace(chart, style=replace(chart.style, width_in=width_in, height_in=height_in))
+
+
+@grouped
+def trace(
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
+    out: Annotated[Path | None, out_option("Write the trace", JSON)] = None,
+    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
+) -> None:
+    """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters.
+
+    Exits with 1 if the prediction for a schedule exceeds --memory-limit.
+    """
+    from pipesched.workflows.timelines import Trace
+
+    check_outputs((out, JSON))
+    shown = read_shown(files, schedule, costs, simulation)
+    emit(Trace(shown.timelines).to_json(), out)
+    end_if_over(shown.over)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The timelines of a picture or trace.
+
+    Attributes:
+        timelines: At least one.
+        details: Further facts on each for a page; empty: none.
+        notes: Lines on the costs and the memory limit of a prediction.
+        doubts: Cautions about a prediction.
+        over: The excess of a prediction over `--memory-limit`, or None.
+    """
+
+    timelines: tuple[Timeline, ...]
+    details: tuple[RunDetails, ...] = ()
+    notes: Sequence[str] = ()
+    doubts: Sequence[str] = ()
+    over: OverCapacity | None = None
+
+
+def read_shown(
+    files: Sequence[Path] | None, schedule: ScheduleOptions, costs: CostOptions, simulation: SimulationOptions
+) -> Shown:
+    """Return the Timelines in `files`; without files, the prediction for the schedule.
+
+    Raises:
+        InputError: There are files, and options of a simulation.
+        ScheduleError: A file is no Timeline, or the schedule does not exist.
+    """
+    if files:
+        require_no_simulation(files[0], schedule, costs, simulation)
+        for file in files:
+            if formats.suffix_of(file) == ".csv":
+                raise InputError(f"{file}: got a table, expected a Timeline (.json); a schedule? try -f {file}")
+        return Shown(tuple(formats.read_timeline(path) for path in files))
+    from pipesched.workflows.simulating import predict_source
+
+    source = schedule.source()
+    setup = costs.setup(source, simulation)
+    with simulating(source.schedule):
+        prediction = predict_source(source, setup)
+    over = None if costs.machines.memory_limit is None else prediction.over
+    notes = [*limit_lines(costs.machines, prediction), *costs.shares(source.schedule)]
+    doubts = doubts_of_prediction(prediction, costs.machines)
+    return Shown((prediction.timeline,), (prediction.details,), notes, doubts, over)
+
+
+def require_no_simulation(
+    file: Path, schedule: ScheduleOptions, costs: CostOptions, simulation: SimulationOptions
+) -> None:
+    """Refuse options of a simulation beside the file of a Timeline.
+
+    Raises:
+        InputError: There are some.
+    """
+    if schedule != ScheduleOptions() or costs != CostOptions():
+        raise InputError(f"{file}: got options of a schedule or its costs too, expected one or the other")
+    if simulation != SimulationOptions():
+        raise InputError(
+            f"{file}: got options of a simulation too, as --protocol or --jitter, expected them where a schedule is "
+            "simulated; leave them out"
+        )

@@ -5,22 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 import pipesched
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.machine_options import SimulationOptions
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import SimulationOptions
-from pipesched.cli.output.doubts import doubts_of_prediction
-from pipesched.cli.output.memory_lines import end_if_over, limit_lines
-from pipesched.cli.output.output_files import CSV, JSON, check_outputs
-from pipesched.cli.terminal import percent, print_json, print_result, progress_bar
-from pipesched.cli.terminal import seconds as in_seconds
+from pipesched.cli.output.notes import doubts_of_prediction, end_if_over, limit_lines
+from pipesched.cli.output.output_files import CSV, JSON, check_outputs, print_answer
+from pipesched.cli.terminal import progress_bar
 from pipesched.questions import OptimizeSettings
+from pipesched.schedules import formats, ops
 from pipesched.schedules.common import values_of
-from pipesched.simulator import NetworkOptions
+from pipesched.simulator import NetworkOptions, views
+from pipesched.simulator.analysis import readable_s, readable_share
+from pipesched.simulator.views import GANTT_SUFFIXES
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -32,9 +30,11 @@ def optimize(
     costs: CostOptions,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     asked: OptimizeSettings = OptimizeSettings(),  # noqa: B008
-    gantt: Annotated[Path | None, typer.Option(help="Draw the result: .png, .svg, .pdf or a page, .html.")] = None,
+    gantt: Annotated[Path | None, file_option("Draw the result", GANTT_SUFFIXES)] = None,
     json: Json = False,
-    out: Annotated[list[Path] | None, out_option("Write the lists: .json, or PyTorch's .csv; repeatable.")] = None,
+    out: Annotated[
+        list[Path] | None, out_option("Write the lists: .json, or PyTorch's .csv", is_repeatable=True)
+    ] = None,
 ) -> None:
     """Find the fastest op order for a schedule and prove a lower bound.
 
@@ -42,14 +42,11 @@ def optimize(
     objective is the period. Needs OR-tools: pip install "pipesched[optimize]". Exits with 1 if the result exceeds
     --memory-limit.
     """
-    from pipesched.schedules.formats import suffix_of, write_csv
-    from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
-
     outputs = out or []
     check_outputs(*((path, (*JSON, *CSV)) for path in outputs), (gantt, GANTT_SUFFIXES))
     source = schedule.source()
-    if any(suffix_of(path) in CSV for path in outputs):
-        write_csv(source.schedule)  # refuses lists that the CSV cannot express before the search
+    if any(formats.suffix_of(path) in CSV for path in outputs):
+        formats.write_csv(source.schedule)  # refuses lists that the CSV cannot express before the search
     setup = costs.setup(source, SimulationOptions(network=network))
     with progress_bar(f"ordering {source.schedule.name}") as tick:
         tick(0.0, "orders that are known")
@@ -63,29 +60,25 @@ def optimize(
         result.save(path)
     simulation = result.simulation
     if gantt is not None:
-        draw_gantt([result.timeline], gantt, details=[simulation.details])
+        views.draw_gantt([result.timeline], gantt, details=[simulation.details])
     notes = [*doubts_of_prediction(simulation, costs.machines)]
     limits = limit_lines(costs.machines, simulation)
-    if limits and any(suffix_of(path) in CSV for path in outputs) and _steps_early(result.schedule):
+    if limits and any(formats.suffix_of(path) in CSV for path in outputs) and _steps_early(result.schedule):
         notes.append(
             "the .csv has no steps: as it is read, stages step after the last op of their rank, and hold their "
             "gradients until then; a .json has them"
         )
-    if json:
-        print_json("optimize", result.to_dict(), notes)
-    else:
-        print_result(result.table(), [*limits, *costs.shares(result.schedule), *notes])
+    said = result.table().noted([*limits, *costs.shares(result.schedule), *notes])
+    print_answer("optimize", result.to_dict(), notes, [said], is_json=json)
     end_if_over(simulation.over)
 
 
 def _steps_early(schedule: Schedule) -> bool:
     """Whether a stage steps before the last op of its rank."""
-    from pipesched.schedules.ops import Step
-
-    steps = [[isinstance(op, Step) for op in row] for row in schedule.ops]
+    steps = [[isinstance(op, ops.Step) for op in row] for row in schedule.ops]
     return any(is_step and not all(row[place:]) for row in steps for place, is_step in enumerate(row))
 
 
 def _state(best_s: float, bound_s: float) -> str:
-    gap = f"at most {percent(best_s / bound_s - 1)} above the least" if bound_s else "no bound yet"
-    return f"best {in_seconds(best_s)}, {gap}"
+    gap = f"at most {readable_share(best_s / bound_s - 1)} above the least" if bound_s else "no bound yet"
+    return f"best {readable_s(best_s)}, {gap}"

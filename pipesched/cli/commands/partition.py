@@ -1,24 +1,31 @@
-"""``pipesched partition``: the cut of a model into stages, and the number of devices of each."""
+"""``pipesched partition`` and ``export``: the cut of a model into stages, and a setting for another trainer."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import pipesched
-from pipesched.cli.errors import NEGATIVE, in_flags
-from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.output.doubts import doubts_of_table
-from pipesched.cli.output.output_files import check_outputs, emit
-from pipesched.cli.terminal import complain, json_answer, num_bytes, print_json, print_result
-from pipesched.questions import NumDevices, PartitionSettings, ProfiledSize
+from pipesched.cli.options.option_groups import Json, grouped, out_option
+from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.output.notes import doubts_of_table
+from pipesched.cli.output.output_files import check_outputs, emit, print_answer
+from pipesched.cli.terminal import complain, json_answer, print_json
+from pipesched.profiles import partitioning
+from pipesched.questions import NumDevices, PartitionSettings, ProfiledSize, TrainerName
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import ArgumentError
+from pipesched.simulator.analysis import readable_bytes
+from pipesched.workflows import (
+    ArgumentError,
+    exporting,
+    measuring,
+)
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -37,7 +44,7 @@ def partition(
     json: Json = False,
     out: Annotated[
         Path | None,
-        out_option("Write the answer, .json, the argument of --partition, .txt, or a graph with stages, .graph.txt."),
+        out_option("Write the answer, .json, the argument of --partition, .txt, or a graph with stages, .graph.txt"),
     ] = None,
 ) -> None:
     """Cut a model into stages and show the cost of each (--out: .json, .txt for --partition, or .graph.txt).
@@ -58,15 +65,14 @@ def partition(
             emit(result.staged_graph(profile), out)
         else:
             emit(result.layers if suffix_of(out) == ".txt" else json_answer("partition", result.to_dict(), notes), out)
-    if json:
-        print_json("partition", result.to_dict(), notes)
-    else:
-        print_result(result.table(), [*notes, f"to simulate it: {_schedule(result, out)}"])
+    said = result.table().noted([*notes, f"to simulate it: {_schedule(result, out)}"])
+    print_answer("partition", result.to_dict(), notes, [said], is_json=json)
     if result.over is not None:
         stage, held, limit = result.over
         remedy = in_flags(ArgumentError(result.remedy()))
         complain(
-            f"over memory: stage {stage}: got {num_bytes(held)}, expected at most {num_bytes(limit)}; try {remedy}"
+            f"over memory: stage {stage}: got {readable_bytes(held)}, expected at most {readable_bytes(limit)}; "
+            f"try {remedy}"
         )
         raise typer.Exit(NEGATIVE)
 
@@ -75,9 +81,7 @@ def _layers(file: Path, microbatch_size: int | None) -> Profile | Path:
     """Return the profile of the layers; a table is read here, with the size of its micro-batches."""
     if suffix_of(file) != ".csv":
         return file
-    from pipesched.workflows.measuring import profile_of_layers
-
-    return profile_of_layers(file, microbatch_size or 1).profile
+    return measuring.profile_of_layers(file, microbatch_size or 1).profile
 
 
 def _schedule(result: PartitionedModel, out: Path | None) -> str:
@@ -99,3 +103,79 @@ def _schedule(result: PartitionedModel, out: Path | None) -> str:
     is_staged = out is not None and out.name.endswith(".graph.txt")
     file = f"{out}" if is_staged else "F.graph.txt, which --out F.graph.txt writes"
     return f"--schedule {schedule} --profile {file}{others}"
+
+
+@grouped
+def export(
+    trainer: Annotated[TrainerName, typer.Argument(help="Trainer: torchtitan, megatron or deepspeed.")],
+    schedule: ScheduleOptions,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Layers of each stage: 3,3,4, or Megatron-LM's Ettt|ttt|tttL (default: the plan's)."),
+    ] = None,
+    microbatch_size: Annotated[
+        int | None, typer.Option(help="Samples per micro-batch (default: the plan's).", min=1)
+    ] = None,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write the export: a script of bash, or DeepSpeed's .json")] = None,
+) -> None:
+    """Export a plan or schedule as flags or configuration for Megatron-LM, torchtitan or DeepSpeed.
+
+    Megatron-LM and torchtitan take an array of bash, DeepSpeed takes JSON. An error names a part of the setting that
+    the trainer cannot express.
+    """
+    check_outputs((out, ()))
+    if schedule.plan is None:
+        text = exporting.export_setting(_setting(trainer, schedule, partition, microbatch_size), trainer)
+    elif microbatch_size is not None:
+        raise InputError("--microbatch-size: got it beside --plan, expected none; leave it out")
+    else:
+        plan = replace(schedule, placement=None, recompute=None).read_plan()
+        assert plan is not None, "it is given"
+        text = exporting.export_setting(
+            plan, trainer, placement=schedule.placement, partition=partition, recompute=schedule.recomputed_stages()
+        )
+    if out is not None:
+        emit(text, out)
+    if json:
+        print_json("export", {"trainer": trainer, "text": text})
+    elif out is None:
+        emit(text, None)
+
+
+def _setting(
+    trainer: TrainerName, schedule: ScheduleOptions, partition: str | None, microbatch_size: int | None
+) -> exporting.PipelineSetting:
+    """Return the setting of a schedule by name, or of lists."""
+    given = {"--partition": partition, "--microbatch-size": microbatch_size}
+    wrong = [option for option, value in given.items() if value is None]
+    if wrong and schedule.schedule is not None:
+        _require_told(trainer, schedule.schedule)
+    if partition is None or microbatch_size is None:
+        raise InputError(f"{wrong[0]}: got none, expected it; try --partition 3,3,4 --microbatch-size 2, or --plan")
+    schedule.load()  # refuses missing options
+    return exporting.PipelineSetting(
+        schedule_spec=schedule.schedule_spec(), partition=_stage_sizes(partition), microbatch_size=microbatch_size
+    )
+
+
+def _require_told(trainer: TrainerName, name: str) -> None:
+    """Refuse a schedule that the trainer cannot express, whatever the other options."""
+    from pipesched.schedules import ScheduleError
+
+    try:
+        schedule_spec = ScheduleOptions(schedule=name, stages=2, microbatches=4).schedule_spec()
+        setting = exporting.PipelineSetting(schedule_spec=schedule_spec, partition=(), microbatch_size=1)
+        exporting.export_setting(replace(setting, partition=(2,) * setting.lists.num_stages), trainer)
+    except (ArgumentError, ScheduleError) as error:
+        if str(error).startswith("schedule: got"):
+            raise
+
+
+def _stage_sizes(partition: str) -> tuple[int, ...]:
+    from pipesched.profiles import ProfileError
+
+    try:
+        return tuple(partitioning.stage_sizes(partition))
+    except ProfileError as error:
+        raise InputError(f"--{error}") from None

@@ -10,12 +10,10 @@ import typer
 
 import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.plan_options import ModelOptions
-from pipesched.cli.output.doubts import doubts_of_table
-from pipesched.cli.output.memory_lines import device_limit_lines
+from pipesched.cli.output.notes import device_limit_lines, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, print_results, progress_bar
@@ -23,6 +21,7 @@ from pipesched.questions import ConvertRate, InputShare, PlanSettings
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import NetworkOptions
+from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 
 if TYPE_CHECKING:
     from pipesched.workflows.planning import PlanSearch
@@ -45,11 +44,11 @@ def plan(
         typer.Option("--explain", help="Print the causes of idle time under the best plan, and its critical path."),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the best plan, on its devices and over time: .png, .svg or .pdf.")
+        Path | None, file_option("Draw the best plan, on its devices and over time", FIGURE_SUFFIXES)
     ] = None,
     json: Json = False,
     out: Annotated[
-        list[Path] | None, out_option("Write the best plan, .json, or a page of all plans, .html; repeatable.")
+        list[Path] | None, out_option("Write the best plan, .json, or a page of all plans, .html", is_repeatable=True)
     ] = None,
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
@@ -58,7 +57,6 @@ def plan(
     nothing fits.
     """
     from pipesched.cli.output.plan_print import explained, nothing_fits, print_explained
-    from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.planning import require_planning
     from pipesched.workflows.simulating import Setup
 
@@ -96,9 +94,7 @@ def plan(
         if explain:
             print_explained(best, request)
     if plot is not None:
-        from pipesched.simulator.views import draw_plan
-
-        draw_plan(best, request, plot)
+        save_figure(result.plot, plot)
 
 
 def _write(result: PlanSearch, notes: Sequence[str], out: Path) -> None:

@@ -1,7 +1,8 @@
-"""``pipesched profile``: the costs of a model, measured layer by layer, estimated for a GPU, or taken from runs."""
+"""``pipesched profile`` and ``profile-links``: costs of models and of links, measured, estimated or from runs."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,22 +11,22 @@ import typer
 
 import pipesched
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import Json, out_option
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
-from pipesched.cli.options.torch_options import ModelName, ModelOption, model_of, require_device
-from pipesched.cli.output.doubts import doubts_of_table
+from pipesched.cli.options.cost_options import RunCostOptions, run_files
+from pipesched.cli.options.option_groups import Json, grouped, out_option
+from pipesched.cli.options.torch_options import ModelName, ModelOption, model_of, require_device, require_gpu
+from pipesched.cli.options.values import parse_bytes
+from pipesched.cli.output.notes import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.executor import NumberSettings
+from pipesched.profiles import io
 from pipesched.profiles.processes import LoadMeter
-from pipesched.questions import EstimateSettings, InputShare, ProfiledSizes, ProfileSettings
+from pipesched.questions import EstimateSettings, InputShare, LinkSettings, NumRanks, ProfiledSizes, ProfileSettings
 from pipesched.schedules.common import tuple_of, values_of
-from pipesched.workflows import busy_machine
+from pipesched.workflows import busy_machine, measuring
 
 if TYPE_CHECKING:
     from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement, RunsArgument
-
 
 _GPUS = "a10, a100, a100-40gb, b200, h100, h200, l4, l40s, v100"
 """The names in `profiles.io.loading`, written here because loading that package takes time."""
@@ -63,7 +64,7 @@ def profile(
     ] = False,
     input_share: InputShare = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the profile, or the costs of the runs' stages: .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the profile, or the costs of the runs' stages", JSON)] = None,
 ) -> None:
     """Measure seconds and bytes of every layer at several micro-batch sizes, or take them from runs (--from).
 
@@ -121,20 +122,16 @@ def _of_table(
     _require_unused("MODEL", not measures, "of how layers are measured")
     _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
     assert known.layer_costs is not None, "as just asked"
-    from pipesched.workflows.measuring import profile_of_layers
-
     sizes = None if layers.microbatch_sizes is None else tuple_of(layers.microbatch_sizes)
-    return profile_of_layers(known.layer_costs, known.microbatch_size or 1, sizes, input_share=share)
+    return measuring.profile_of_layers(known.layer_costs, known.microbatch_size or 1, sizes, input_share=share)
 
 
 def _from_runs(runs: RunsArgument, known: dict[str, Any], stages: bool) -> ProfileMeasurement | MeasuredCosts:
     """Return the given profile with the seconds of runs, or, without a profile or on request, costs of stages."""
-    from pipesched.workflows.measuring import costs_from_runs, profile_from_runs
-
     if known["profile"] is None or known["output_bytes"] is not None or stages:
-        return costs_from_runs(runs, **known)
+        return measuring.costs_from_runs(runs, **known)
     del known["output_bytes"]
-    return profile_from_runs(runs, **known)
+    return measuring.profile_from_runs(runs, **known)
 
 
 def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:
@@ -149,3 +146,35 @@ def _estimated(model: str, options: LayerOptions, estimate: GpuOptions) -> Profi
         raise InputError("profile: got --gpu, and an option of how layers are measured, expected one of them")
     assert estimate.gpu is not None, "as just asked"
     return pipesched.analytic_profile(model, estimate.gpu, sizes, **shared, **values_of(estimate))
+
+
+@grouped
+def profile_links(
+    out: Annotated[Path, out_option("Write the cluster", JSON)],
+    num_ranks: NumRanks = 2,
+    settings: LinkSettings = LinkSettings(),  # noqa: B008 -- frozen
+    sizes: Annotated[
+        str | None, typer.Option(help="Sizes of the messages, as 1KiB,256KiB (default: 1 KiB to 4 MiB).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure every pair of ranks by ping-pong, over gloo also two that compute, and write the cluster.
+
+    Under torchrun, measure its ranks on all its nodes, by ping-pong alone.
+    """
+    check_outputs((out, JSON))
+    if settings.backend == "nccl":
+        require_gpu("--backend: got nccl", "--backend gloo")
+    sizes_bytes = None if sizes is None else [parse_bytes(size, "--sizes") for size in sizes.split(",")]
+    if "RANK" in os.environ:
+        from pipesched.profiles.measuring import main
+
+        measure = ["--out", str(out), "--backend", settings.backend, "--repeats", str(settings.repeats)]
+        raise typer.Exit(main(measure if sizes_bytes is None else [*measure, "--sizes", *map(str, sizes_bytes)]))
+    with progress_bar("measuring links"):
+        measurement = pipesched.profile_links(num_ranks, sizes_bytes=sizes_bytes, **values_of(settings))
+    measurement.save(out)
+    if json:
+        emit(io.cluster_text(measurement.cluster, str(out)), None)
+    else:
+        print_result(measurement.table())

@@ -1,4 +1,4 @@
-"""``pipesched replay``: the parts of the time of a run."""
+"""``pipesched replay`` and ``import``: the parts of the time of a run, and a run from the traces of its ranks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Annotated
 import typer
 
 import pipesched
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.simulation_options import SimulationOptions
-from pipesched.cli.output.output_files import JSON, check_outputs, emit
-from pipesched.cli.terminal import json_answer, print_json, print_result, simulating
+from pipesched.cli.options.machine_options import SimulationOptions
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
+from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, print_answer, write_timeline
+from pipesched.cli.terminal import progress_bar, simulating
+from pipesched.schedules import formats
+from pipesched.simulator import views
+from pipesched.simulator.views import GANTT_SUFFIXES
+from pipesched.workflows import arguments, timeline_notes, timelines
 
 
 @grouped
@@ -22,10 +26,10 @@ def replay(
     costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
     gantt: Annotated[
         Path | None,
-        typer.Option(help="Draw the prediction, or without costs the replay, over the run: .png, .svg, .pdf or .html."),
+        file_option("Draw the prediction, or without costs the replay, over the run", GANTT_SUFFIXES),
     ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the output of --json: .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the output of --json", JSON)] = None,
 ) -> None:
     """Simulate the lists of a run with its measured op times, and split its makespan into parts.
 
@@ -33,24 +37,55 @@ def replay(
     the same lists, whose error is split.
     """
     from pipesched.schedules import schedule_of
-    from pipesched.schedules.formats import read_timeline
-    from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
-    from pipesched.workflows.arguments import ScheduleSource
 
     check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
-    measured = read_timeline(file)
+    measured = formats.read_timeline(file)
     schedule, setup = schedule_of(measured), None
     if costs != CostOptions():
-        setup = costs.setup(ScheduleSource(schedule), SimulationOptions())
+        setup = costs.setup(arguments.ScheduleSource(schedule), SimulationOptions())
     with simulating(schedule):
         result = pipesched.replay(measured, setup)
     said = result.table().noted(result.notes)
     if gantt is not None:
         caption = result.explanation.sentence
-        draw_gantt([result.first, result.measured], gantt, caption=caption, notes=said.lines(()))
+        views.draw_gantt([result.first, result.measured], gantt, caption=caption, notes=said.lines(()))
+    print_answer("replay", result.to_dict(), result.notes, [said], is_json=json, out=out)
+
+
+@grouped
+def import_run(
+    schedule: ScheduleOptions,
+    files: Annotated[
+        list[Path], typer.Argument(help="Chrome traces (.json, .json.gz): one per rank, or one of all ranks.")
+    ],
+    pattern: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names of passes: a regular expression with groups phase, stage, microbatch (default: known names)."
+        ),
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="ProfilerStep to read, or the k-th step from 0 (default: the last whole).", min=0)
+    ] = None,
+    same_clock: Annotated[
+        bool, typer.Option("--same-clock", help="All ranks ran on one host: do not align their clocks.")
+    ] = False,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write the measured Timeline", TIMELINE)] = None,
+) -> None:
+    """Measure a real run from its traces: bubble, idle time by cause, and a Timeline (--out).
+
+    Other commands read the Timeline: gantt, compare, trace, profile --from. A schedule is needed if the names of ranges
+    do not identify the ops, as with several stages on a rank.
+    """
+    check_outputs((out, TIMELINE))
+    lists = None if schedule == ScheduleOptions() else schedule.load()
+    with progress_bar("reading traces") as tick:
+        result = timelines.import_traces(
+            files, patterns=pattern or (), schedule=lists, step=step, has_one_clock=same_clock, progress=tick
+        )
+    notes = timeline_notes(result.timeline)
+    said = result.table().noted(notes)
     if out is not None:
-        emit(json_answer("replay", result.to_dict(), result.notes), out)
-    if json:
-        print_json("replay", result.to_dict(), result.notes)
-    else:
-        print_result(said)
+        write_timeline(result.timeline, out, notes=said.lines(()))
+    print_answer("import", result.to_dict(), [*result.notes, *notes], [said], is_json=json)

@@ -10,29 +10,24 @@ import typer
 
 import pipesched
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.planned_run import planned_model
+from pipesched.cli.options.machine_options import SlowOption, with_slow_parts
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import SlowOption, with_slow_parts
-from pipesched.cli.options.torch_options import ModelOption, TrustModel, model_of, require_device
-from pipesched.cli.output.doubts import doubts_of_machine
-from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
-from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.cli.terminal import print_json, print_results, progress_bar
-from pipesched.executor import EmulationSettings, FaultSettings
+from pipesched.cli.options.torch_options import ModelOption, TrustModel, model_of, planned_model, require_device
+from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, require_fits
+from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, print_answer, write_timeline
+from pipesched.cli.terminal import progress_bar
+from pipesched.executor import EmulationSettings, FaultSettings, launch
 from pipesched.executor.launch import fork_client
 from pipesched.profiles.processes import LoadMeter
 from pipesched.questions import CutSettings, MeasureSettings
 from pipesched.schedules.common import values_of
-from pipesched.workflows import busy_machine
+from pipesched.simulator import views
+from pipesched.workflows import busy_machine, measuring, simulating
 
 if TYPE_CHECKING:
-    from pipesched.workflows import Table
     from pipesched.workflows.arguments import ScheduleSource
-    from pipesched.workflows.measuring import RunResult
-    from pipesched.workflows.simulating import Setup
 
 
 @grouped
@@ -50,10 +45,10 @@ def run(
     trust_model: TrustModel = False,
     slow: SlowOption = None,
     job: Annotated[
-        Path | None, typer.Option(help="Write only the job (.json), for 'torchrun ... -m pipesched.executor'.")
+        Path | None, file_option("Write only the job (.json), for 'torchrun ... -m pipesched.executor'")
     ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv, .parquet or .html.")] = None,
+    out: Annotated[Path | None, out_option("Write the measured Timeline", TIMELINE)] = None,
 ) -> None:
     """Run the op lists, one process per rank, and write the measured Timeline (--out).
 
@@ -88,10 +83,7 @@ def run(
     else:
         asked |= {"profile": costs.profile} | values_of(costs, CutSettings)
     if job is not None:
-        from pipesched.executor.launch import job_to_json
-        from pipesched.workflows.measuring import run_job
-
-        emit(job_to_json(run_job(source, stages, **asked)), job)
+        emit(launch.job_to_json(measuring.run_job(source, stages, **asked)), job)
         return
     require_device(options.device)
     computes = model is not None or emulation.how == "busy"
@@ -102,35 +94,19 @@ def run(
         result = measure(source, stages, **asked, progress=tick)
     notes += result.notes
     judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
-    said = _tables(result, [*judged, *costs.shares(loaded), *notes])
+    measured, *others = result.tables()
+    said = [measured.noted([*judged, *costs.shares(loaded), *notes]), *others]
     if out is not None:
-        from pipesched.simulator.views import RunDetails
-
-        details = RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
-        write_timeline(result.timeline, out, details, _below(said))
-    if json:
-        print_json("run", result.to_dict() | {"stage_share": costs.stage_share(loaded)}, notes)
-    else:
-        print_results(said)
+        details = views.RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
+        write_timeline(result.timeline, out, details, [line for table in said for line in table.lines(())])
+    print_answer("run", result.to_dict() | {"stage_share": costs.stage_share(loaded)}, notes, said, is_json=json)
     require_fits(result.metrics, limit)
-
-
-def _tables(result: RunResult, notes: Sequence[str]) -> list[Table]:
-    """Return the table of the measurement, and of the plan's prediction if there is one."""
-    tables = [result.table().noted(notes)]
-    return tables if result.planned is None else [*tables, result.planned.table()]
-
-
-def _below(tables: Sequence[Table]) -> list[str]:
-    return [line for table in tables for line in table.lines(())]
 
 
 def _stages(
     source: ScheduleSource, costs: CostOptions, options: MeasureSettings, model: str | None, slow: Sequence[str]
-) -> str | Setup:
+) -> str | simulating.Setup:
     """Return the model to run, or the setup to emulate."""
-    from pipesched.workflows.simulating import Setup
-
     if model is not None:
         by_hand = costs.sources.keys() - {"--profile"}
         if by_hand:
@@ -145,4 +121,4 @@ def _stages(
     is_given = costs.machines.are_given or slow
     cluster = with_slow_parts(costs.load_cluster(source.schedule), slow) if is_given else None
     given = costs.source(source.schedule, source.plan)
-    return Setup(given, cluster, compression=options.compression, **values_of(costs))
+    return simulating.Setup(given, cluster, compression=options.compression, **values_of(costs))

@@ -1,26 +1,105 @@
-"""``pipesched simulate``: the predicted time and memory of a schedule."""
+"""``pipesched simulate``: predicted time and memory of a schedule, and the goodput of a training with it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 import pipesched
-from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.failure_options import FailureOptions
-from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.machine_options import SimulationOptions
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import SimulationOptions
-from pipesched.cli.output.doubts import doubts_of_prediction
-from pipesched.cli.output.memory_lines import end_if_over, limit_lines
-from pipesched.cli.output.output_files import CSV, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.cli.terminal import print_json, print_result, progress_bar, simulating
+from pipesched.cli.options.values import time_s
+from pipesched.cli.output.notes import doubts_of_prediction, end_if_over, limit_lines
+from pipesched.cli.output.output_files import CSV, TIMELINE, check_outputs, emit, print_answer, write_timeline
+from pipesched.cli.terminal import progress_bar, simulating
 from pipesched.questions import SimulateSettings
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator import analysis, views
+
+if TYPE_CHECKING:
+    from pipesched.workflows.simulating import Goodput
+
+
+_PER_DEVICE = "/device"
+_EXAMPLES = {"--restart": "120s", "--checkpoint": "20s", "--steps": "10000"}
+
+
+@dataclass(frozen=True, slots=True)
+class FailureOptions:
+    """The rate of failures of a training, and their costs; the options are given together or not at all."""
+
+    panel: ClassVar[str] = "Failures"
+    fail_every: Annotated[
+        str | None,
+        typer.Option(
+            help="Mean time between failures, for a training's goodput and best checkpoint interval: 3h of the whole "
+            "job, or 20000h/device."
+        ),
+    ] = None
+    restart: Annotated[str | None, typer.Option(help="Time from a failure to the first step after it: 120s.")] = None
+    checkpoint: Annotated[str | None, typer.Option(help="Time that a checkpoint blocks the training: 20s.")] = None
+    steps: Annotated[int | None, typer.Option(help="Steps of the training.", min=1, max=10**9)] = None
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Steps between two checkpoints, for comparison with the best interval.", min=1)
+    ] = None
+
+    def require_whole(self) -> None:
+        """Refuse some of the options without the others, and invalid times.
+
+        Raises:
+            InputError: An option is missing or invalid.
+        """
+        needed = {"--restart": self.restart, "--checkpoint": self.checkpoint, "--steps": self.steps}
+        if self.fail_every is None:
+            given = {**needed, "--checkpoint-every": self.checkpoint_every}
+            alone = next((option for option, value in given.items() if value is not None), None)
+            if alone is not None:
+                raise InputError(f"{alone}: got it without --fail-every, expected both; add --fail-every 3h")
+            return
+        missing = [option for option, value in needed.items() if value is None]
+        if missing:
+            added = " ".join(f"{option} {_EXAMPLES[option]}" for option in missing)
+            raise InputError(f"--fail-every: got it without {', '.join(missing)}, expected them too; add {added}")
+        self._times_s(num_devices=1)
+
+    def goodput(self, step_s: float, num_devices: int, seed: int) -> Goodput | None:
+        """Return the goodput of a training, or None without the options of failures.
+
+        Args:
+            step_s: Seconds of a step.
+            num_devices: Devices of the job.
+            seed: Seed of the failures.
+
+        Raises:
+            ArgumentError: A number makes no sense.
+            SimulationError: A run fails too often to be simulated.
+        """
+        if self.fail_every is None:
+            return None
+        from pipesched.workflows.simulating import goodput
+
+        assert self.steps is not None, "it is whole"
+        return goodput(
+            step_s, self.steps, checkpoint_every=self.checkpoint_every, seed=seed, **self._times_s(num_devices)
+        )
+
+    def _times_s(self, num_devices: int) -> dict[str, Any]:
+        text = (self.fail_every or "").strip()
+        fail_every_s = time_s(text.removesuffix(_PER_DEVICE), "--fail-every", "3h, or 20000h/device")
+        if not fail_every_s:
+            raise InputError(f"--fail-every: got {text}, expected a time above 0; try --fail-every 3h")
+        return {
+            "fail_every_s": fail_every_s / (num_devices if text.endswith(_PER_DEVICE) else 1),
+            "restart_s": time_s(self.restart or "", "--restart", _EXAMPLES["--restart"]),
+            "checkpoint_s": time_s(self.checkpoint or "", "--checkpoint", _EXAMPLES["--checkpoint"]),
+        }
 
 
 @grouped
@@ -30,10 +109,8 @@ def simulate(
     failures: FailureOptions,
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
     asked: SimulateSettings = SimulateSettings(),  # noqa: B008
-    timeline: Annotated[
-        Path | None, typer.Option(help="Write the Timeline, .json, .csv, .parquet or .html, as --out.")
-    ] = None,
-    memory: Annotated[Path | None, typer.Option(help="Write the memory of every device over time: .csv.")] = None,
+    timeline: Annotated[Path | None, file_option("Write the Timeline, as --out", TIMELINE)] = None,
+    memory: Annotated[Path | None, file_option("Write the memory of every device over time", CSV)] = None,
     json: Json = False,
     out: Annotated[
         list[Path] | None,
@@ -47,10 +124,8 @@ def simulate(
 
     Exits with 1 if a device runs out of memory.
     """
-    from pipesched.simulator.views import FIGURE_SUFFIXES, draw_goodput
-
     failures.require_whole()
-    pictures = () if failures.fail_every is None else FIGURE_SUFFIXES
+    pictures = () if failures.fail_every is None else views.FIGURE_SUFFIXES
     check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*TIMELINE, *pictures)) for path in out or ()))
     source = schedule.source()
     setup = costs.setup(source, simulation)
@@ -65,21 +140,13 @@ def simulate(
         notes.append("goodput: a step counts with the makespan, as the steady state is not known")
     said = result.table().noted([*limit_lines(costs.machines, result), *costs.shares(result.schedule), *notes])
     if memory is not None:
-        from pipesched.simulator.analysis import to_csv
-        from pipesched.simulator.views import memory_table
-
-        emit(to_csv(memory_table(result.in_flight, result.timeline.memory)), memory)
+        emit(analysis.to_csv(views.memory_table(result.in_flight, result.timeline.memory)), memory)
     if timeline is not None:
         write_timeline(result.timeline, timeline, result.details, said.lines(()))
     for path in out or ():
-        if goodput is not None and suffix_of(path) in FIGURE_SUFFIXES:
-            draw_goodput(goodput.training, goodput.curve, goodput.intervals, path)
+        if goodput is not None and suffix_of(path) in views.FIGURE_SUFFIXES:
+            views.save_figure(lambda: views.goodput_figure(goodput.training, goodput.curve, goodput.intervals), path)
         else:
             write_timeline(result.timeline, path, result.details, said.lines(()))
-    if json:
-        print_json("simulate", data, notes)
-    else:
-        print_result(said)
-        if goodput is not None:
-            print_result(goodput.table())
+    print_answer("simulate", data, notes, [said] if goodput is None else [said, goodput.table()], is_json=json)
     end_if_over(result.over)

@@ -10,17 +10,17 @@ import typer
 
 import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.option_groups import OUTPUT, Json, grouped, out_option
 from pipesched.cli.options.sweep_options import link_values, parameter_values, sweep_setup
-from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
-from pipesched.cli.terminal import complain, json_answer, print_json, print_result, progress_bar
+from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, print_answer
+from pipesched.cli.terminal import complain, json_answer, progress_bar
 from pipesched.questions import Jitter, JitterSeed, SweepSettings
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.views import FIGURE_SUFFIXES
+from pipesched.simulator.analysis import TABLE_FORMATS
+from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure, write_parquet
 
 if TYPE_CHECKING:
     from pipesched.workflows.sweeping import SweepResult
@@ -48,13 +48,11 @@ def sweep(
     network: NetworkOptions = NetworkOptions(),  # noqa: B008
     jitter: Jitter = 0.0,
     seed: JitterSeed = 0,
-    top: Annotated[int, typer.Option(help="Rows to show.", min=1)] = 10,
+    top: Annotated[int, typer.Option(rich_help_panel=OUTPUT, help="Rows to show.", min=1)] = 10,
     json: Json = False,
     out: Annotated[
         list[Path] | None,
-        out_option(
-            "Write all settings, .csv, .json, .parquet, .md, a picture, .png, .svg, .pdf, or .html; repeatable."
-        ),
+        out_option("Write all settings: a table, a picture or a page", _SUFFIXES, is_repeatable=True),
     ] = None,
 ) -> None:
     """Predict every combination of schedules, counts and links in one table, each as 'simulate' does.
@@ -86,10 +84,7 @@ def sweep(
         limits.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
     for path in outputs:
         _write(result, path, limits)
-    if json:
-        print_json("sweep", result.to_dict(), result.notes)
-    else:
-        print_result(result.table(top, limits))
+    print_answer("sweep", result.to_dict(), result.notes, [result.table(top, limits)], is_json=json)
     if not result.fitting:
         complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
         raise typer.Exit(NEGATIVE)
@@ -99,16 +94,12 @@ def _write(result: SweepResult, path: Path, notes: Sequence[str]) -> None:
     """Write every setting to `path`, which has one of the suffixes of `_SUFFIXES`; a page with notes."""
     match suffix_of(path):
         case ".parquet":
-            from pipesched.simulator.views import write_parquet
-
             write_parquet(result.to_frame(), path)
         case ".html":
             emit(result.page(notes), path)
         case suffix if suffix in FIGURE_SUFFIXES:
-            from pipesched.simulator.views import draw_sweep
-
-            draw_sweep(result.outcomes, result.by, path)
+            save_figure(result.plot, path)
         case ".json":
             emit(json_answer("sweep", result.to_dict()), path)
         case suffix:
-            emit(table_text(result.to_rows(), suffix), path)
+            emit(TABLE_FORMATS[suffix](result.to_rows()), path)

@@ -6,37 +6,48 @@ import json as jsonlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.forecasts import TrainingOptions
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.planned_run import planned_model
-from pipesched.cli.options.schedule_list import options_of_each, schedule_names
-from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.torch_options import ModelName, ModelOption, TrustModel, load_model, model_of, require_device
-from pipesched.cli.output.doubts import doubts_of_machine
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
+from pipesched.cli.options.schedule_options import ScheduleOptions, options_of_each, schedule_names
+from pipesched.cli.options.torch_options import (
+    ModelName,
+    ModelOption,
+    TrustModel,
+    load_model,
+    model_of,
+    planned_model,
+    require_device,
+)
 from pipesched.cli.output.live_training import live
-from pipesched.cli.output.memory_lines import device_limit_lines
-from pipesched.cli.output.output_files import JSON, TABLE, check_outputs, emit, table_text
-from pipesched.cli.terminal import complain, print_json, print_lines, seconds
-from pipesched.executor import PAUSED
+from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine
+from pipesched.cli.output.output_files import JSON, TABLE, check_outputs, emit
+from pipesched.cli.terminal import complain, print_json, print_lines, print_results, progress_bar
+from pipesched.executor import PAUSED, LayerSettings, RunSettings, launch
 from pipesched.executor.launch import fork_client
+from pipesched.profiles import io
 from pipesched.profiles.processes import LoadMeter
 from pipesched.questions import TrainSettings
+from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
-from pipesched.simulator.analysis import readable_reason
-from pipesched.workflows import unjudged_limit
+from pipesched.simulator import views
+from pipesched.simulator.analysis import TABLE_FORMATS, readable_reason, readable_s
+from pipesched.simulator.views import FIGURE_SUFFIXES
+from pipesched.workflows import arguments, unjudged_limit
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import CheckpointSettings
     from pipesched.executor.training import AdvanceTrials, Scores
+    from pipesched.profiles.costs import Profile
+    from pipesched.profiles.io import Plan
+    from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
     from pipesched.workflows.training import Training, TrainingForecast, TrainingResult
 
@@ -56,16 +67,14 @@ def train(
     ] = None,
     target_loss: Annotated[float | None, typer.Option(help="Target of the training loss.")] = None,
     job: Annotated[
-        Path | None, typer.Option(help="Write only the job (.json), for 'torchrun ... -m pipesched.executor'.")
+        Path | None, file_option("Write only the job (.json), for 'torchrun ... -m pipesched.executor'")
     ] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="Write loss and accuracy of every step, a line each: .jsonl.")
-    ] = None,
+    log: Annotated[Path | None, file_option("Write loss and accuracy of every step, a line each: .jsonl")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the losses against steps and predicted time: .png, .svg or .pdf.")
+        Path | None, file_option("Draw the losses against steps and predicted time", FIGURE_SUFFIXES)
     ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the table", TABLE)] = None,
 ) -> None:
     """Train MODEL, all ranks in this process unless --distributed, and predict the wall time on real ranks.
 
@@ -74,11 +83,8 @@ def train(
     reported with step and loss. Exits with 0, also after divergence; with 1 if a run would exceed --memory-limit; with
     75 if SIGTERM or SIGUSR1 ended it after a checkpoint.
     """
-    from pipesched.executor.launch import pause_requests
-
     has_checkpoints = job is None and (options.checkpoint is not None or options.resume is not None)
-    context.with_resource(pause_requests(has_checkpoints=has_checkpoints))  # also heard while costs are measured
-    from pipesched.simulator.views import FIGURE_SUFFIXES
+    context.with_resource(launch.pause_requests(has_checkpoints=has_checkpoints))  # also heard while costs are measured
 
     meter, export = LoadMeter(), None if options.export is None else Path(options.export)
     check_outputs((job, JSON), (log, (".jsonl",)), (export, (".safetensors",)), (plot, FIGURE_SUFFIXES), (out, TABLE))
@@ -89,13 +95,11 @@ def train(
     asked = _asked(schedule, model_of(given, model), trust_model, compare, costs, options)
     asked.require_possible()
     if job is not None:
-        from pipesched.executor.launch import job_to_json
-
         if len(asked.schedules) != 1:
             raise InputError(f"--job: got {len(asked.schedules)} schedules, expected one; write a job for each")
-        emit(job_to_json(asked.job().spec), job)
+        emit(launch.job_to_json(asked.job().spec), job)
         return
-    from pipesched.workflows.training import require_trainable
+    from pipesched.workflows.training import forecast_table, require_trainable, trained_table
 
     require_device(options.device)
     require_trainable(options)
@@ -115,12 +119,12 @@ def train(
     notes += [] if export is None or results[0].diverged_at is None else [f"{export} was not written: the run diverged"]
     outcomes = [result.summary(target_loss) for result in results]
     if plot is not None:
-        from pipesched.simulator.views import draw_curves
-
         title = f"{asked.model.name}, {options.optimizer}, lr {options.lr:g}"
-        draw_curves([result.curve for result in results], plot, title, target_loss)
+        views.save_figure(
+            lambda: views.learning_curve_figure([result.curve for result in results], title, target_loss), plot
+        )
     if out is not None:
-        emit(table_text([outcome.to_row() for outcome in outcomes], suffix_of(out)), out)
+        emit(TABLE_FORMATS[suffix_of(out)]([outcome.to_row() for outcome in outcomes]), out)
     ahead = {result.schedule: result.trained.ahead for result in results if result.trained.ahead is not None}
     if json:
         data: dict[str, object] = {
@@ -132,9 +136,8 @@ def train(
         print_json("train", data, notes)
         return
     limits = dict.fromkeys(line for forecast in forecasts for line in _limit_lines(costs, forecast))
-    from pipesched.cli.output.training_table import print_outcomes
-
-    print_outcomes(outcomes, "; ".join([origin, *limits]), target_loss)
+    told = forecast_table(outcomes, "; ".join([origin, *limits]), target_loss)
+    print_results((trained_table(outcomes, target_loss), told))
     print_lines(notes)
     _print_ahead(ahead)
 
@@ -160,10 +163,8 @@ def _asked(
     """Return the runs of the options; a plan gives the model."""
     plan = schedule.read_plan()
     if plan is not None:
-        from pipesched.workflows.arguments import require_as_planned
-
         model = planned_model(plan, model, "MODEL", trusts=trusts)
-        require_as_planned(plan, compare=compare)
+        arguments.require_as_planned(plan, compare=compare)
         return TrainingOptions(load_model(model), [plan], costs, options)
     if model is None:
         raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")
@@ -202,7 +203,7 @@ def _limit_lines(costs: CostOptions, forecast: TrainingForecast) -> list[str]:
 def _print_ahead(trials: Mapping[str, AdvanceTrials]) -> None:
     """Print the chosen advance of the forwards, and the trials."""
     for name, ahead in trials.items():
-        tried = ", ".join(f"{trial.advance}: {seconds(trial.seconds)}" for trial in ahead.trials) or "nothing"
+        tried = ", ".join(f"{trial.advance}: {readable_s(trial.seconds)}" for trial in ahead.trials) or "nothing"
         print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
 
 
@@ -253,3 +254,128 @@ def _logging(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
         return
     with path.open("w", encoding="utf-8", buffering=1) as file:
         yield lambda line: print(jsonlib.dumps(line, allow_nan=False), file=file)
+
+
+_REPEATS = 5
+"""Measured runs of a profile that is only for this training."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """The options of training runs of one model.
+
+    Attributes:
+        schedules: The specification of each run, or a plan alone.
+    """
+
+    model: Model
+    schedules: Sequence[ScheduleSpec | Plan]
+    costs: CostOptions
+    settings: TrainSettings
+
+    def require_possible(self) -> None:
+        """Refuse costs that no training takes, and settings that no schedule follows.
+
+        Raises:
+            ArgumentError: There are such options.
+        """
+        costs = self.costs
+        if costs.stage_costs is not None or costs.layer_costs is not None or costs.microbatch_size is not None:
+            raise InputError(
+                "--stage-costs, --layer-costs and --microbatch-size: got one, expected --profile, --uniform, or "
+                "nothing: then a profile is measured; --batch-size says the samples of a step"
+            )
+        if costs.profile is not None and costs.uniform is not None:
+            raise InputError("costs: got --profile and --uniform, expected one of them; leave one out")
+        if costs.partition == "balanced" and costs.uniform is not None:
+            raise InputError("--partition: got balanced with --uniform, expected uniform or counts; try 2,2,1")
+        specs = [schedule for schedule in self.schedules if not isinstance(schedule, io.Plan)]
+        if len(specs) > 1 and all(spec.lists is None for spec in specs):
+            arguments.require_followed({spec.name: spec.traits for spec in specs}, self.settings)
+
+    def job(self) -> Training:
+        """Return the one run, for processes that torchrun starts; nothing is predicted.
+
+        Raises:
+            ArgumentError: Options do not go together, or the partition does not fit.
+        """
+        profile = self.costs.profile
+        cluster = {} if profile is None else {"cluster": self._cluster(self.schedules[0])}
+        asked = {"is_distributed": True, "partition": self.costs.partition_text, "profile": profile, **cluster}
+        return self._prepared(self.schedules[0], asked)
+
+    def predicted(self) -> tuple[list[Training], str]:
+        """Return the runs with their forecasts, and the origin of their costs; without costs, profile the model first.
+
+        Raises:
+            ArgumentError: Options do not go together, or the partition does not fit.
+            ProfileError: The profile is bad, or the model fails.
+            SimulationError: The time of a run cannot be predicted.
+        """
+        from pipesched.cli.options.cost_options import uniform_costs
+        from pipesched.workflows.training import require_own_folder
+
+        costs, share, profile = self.costs, self.costs.input_share, None
+        partition = None if costs.partition == "balanced" else costs.partition_text
+        checked = [self._prepared(schedule, {"partition": partition}) for schedule in self.schedules]
+        require_own_folder(checked[0].checkpoints)
+        lists = [training.run.lists(self.settings.num_steps) for training in checked]
+        clusters = [costs.load_cluster(run_lists) for run_lists in lists]
+        if costs.profile is not None:
+            profile = arguments.read_profile_of(costs.profile, self.model)
+        elif costs.uniform is None:
+            profile = self._measured(checked)
+        cuts: dict[str, Any] = {"partition": costs.partition_text}
+        if costs.profile is not None or costs.partition == "balanced":
+            cuts["profile"] = profile  # else a cut by a new measurement would differ each time
+        trainings = []
+        with progress_bar("predicting") as tick:
+            for index, (schedule, run_lists, cluster) in enumerate(zip(self.schedules, lists, clusters, strict=True)):
+                tick(index / len(lists))
+                given = profile or uniform_costs(costs.uniform or "", run_lists if share is None else None)
+                asked = {"costs": given, "cluster": cluster, "input_share": share, **cuts}
+                trainings.append(self._prepared(schedule, asked))
+        for training in trainings:
+            assert training.forecast is not None, "it has costs"
+            costs.machines.require_judged(training.forecast.costs.has_bytes)
+        return trainings, self._origin(profile, lists)
+
+    def _prepared(self, schedule: ScheduleSpec | Plan, asked: dict[str, Any]) -> Training:
+        from pipesched.workflows.training import prepare_training
+
+        return prepare_training(self.model, schedule, **self._settings_of(schedule) | asked)
+
+    def _settings_of(self, schedule: ScheduleSpec | io.Plan) -> dict[str, Any]:
+        """Return the settings of one of several schedules: without rules that others follow."""
+        settings = values_of(self.settings)
+        if self.settings.advance is not None:
+            settings["limit_bytes"] = self.costs.machines.limit_bytes()
+        if len(self.schedules) > 1 and not isinstance(schedule, io.Plan):
+            usual, traits = RunSettings(), schedule.traits
+            settings |= {} if traits.prediction is not None else {"prediction": usual.prediction}
+            settings |= {} if traits.averages else {"averaging": usual.averaging}
+        return settings
+
+    def _cluster(self, schedule: ScheduleSpec | io.Plan) -> Any:
+        spec = schedule.schedule_spec if isinstance(schedule, io.Plan) else schedule
+        return self.costs.load_cluster(spec.run(self.settings.num_steps).beginning(1))
+
+    def _measured(self, trainings: Sequence[Training]) -> Profile:
+        """Measure the model at the micro-batch sizes of the runs."""
+        sizes = [training.microbatch_size for training in trainings]
+        with progress_bar(f"profiling {self.model.name}") as tick:
+            return pipesched.profile(
+                self.model,
+                sizes,
+                repeats=_REPEATS,
+                warmup=1,
+                progress=tick,
+                **values_of(self.settings, LayerSettings),
+            ).profile
+
+    def _origin(self, profile: Profile | None, lists: Sequence[Any]) -> str:
+        if profile is None:
+            notes = "; ".join(self.costs.shares(*lists, named=True))
+            return f"--uniform {self.costs.uniform}" + (f" ({notes})" if notes else "")
+        where = "measured now" if self.costs.profile is None else str(self.costs.profile)
+        return f"a profile of {profile.provenance.device}, {where}"

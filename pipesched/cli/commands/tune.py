@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import pipesched
-from pipesched.cli.byte_sizes import enough
 from pipesched.cli.errors import NEGATIVE, in_flags
-from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.run_options import RunOptions
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
+from pipesched.cli.options.torch_options import RunOptions
 from pipesched.cli.options.tune_options import TunedModel
+from pipesched.cli.options.values import enough
 from pipesched.cli.output.command_lines import CommandLines
-from pipesched.cli.output.doubts import doubts_of_machine
-from pipesched.cli.output.memory_lines import device_limit_lines
-from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
-from pipesched.cli.terminal import complain, num_bytes, print_json, print_result, print_results, progress_bar
+from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine
+from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
+from pipesched.cli.terminal import complain, print_json, print_result, print_results, progress_bar
 from pipesched.executor import Repetitions
 from pipesched.profiles.processes import LoadMeter
 from pipesched.questions import TuneSettings
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator.analysis import TABLE_FORMATS, readable_bytes
+from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 
 if TYPE_CHECKING:
     from pipesched.workflows.tuning import TuneResult, Verdict
@@ -44,11 +44,9 @@ def tune(
             min=1,
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw time and memory over M and N: .png, .svg or .pdf.")] = None,
+    plot: Annotated[Path | None, file_option("Draw time and memory over M and N", FIGURE_SUFFIXES)] = None,
     json: Json = False,
-    out: Annotated[
-        list[Path] | None, out_option("Write every setting: .md, .csv, .json, or .html; repeatable.")
-    ] = None,
+    out: Annotated[list[Path] | None, out_option("Write every setting", (*TABLE, PAGE), is_repeatable=True)] = None,
 ) -> None:
     """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: a table or page).
 
@@ -57,7 +55,6 @@ def tune(
     once. Several pipelines are averaged elastically, which is another training. The answer has plain training unless
     --pipelines is given; the best setting with elastic averaging stands beside it. Exits with 1 if nothing fits.
     """
-    from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.tuning import CONTENDERS, require_same_layers, require_tuning
 
     journal = None if asked.resume is None else Path(asked.resume)
@@ -90,16 +87,14 @@ def tune(
         )
     commands = CommandLines(result.problem, tuned, runs)
     if plot is not None:
-        from pipesched.simulator.views import draw_heat_maps
-
-        draw_heat_maps(result.outcomes, plot, result.title)
+        save_figure(result.plot, plot)
     limit = [*device_limit_lines(machines, cluster, range(num_devices)), *commands.warnings(), *doubts]
     for path in out or ():
         if suffix_of(path) == PAGE:
             emit(result.page(limit, commands.lines, in_flags), path)
         else:
             rows = _rows_with_plan(result, path) if suffix_of(path) == ".json" else result.to_rows()
-            emit(table_text(rows, suffix_of(path)), path)
+            emit(TABLE_FORMATS[suffix_of(path)](rows), path)
     verdict = None if verify is None or asked.budget_s is not None else _verdict(result, verify, runs)
     if json:
         data = _data(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()})
@@ -152,7 +147,7 @@ def _nothing_fits(result: TuneResult, limit: str | None) -> str:
     nearest = least(result.outcomes)
     assert nearest is not None, "some setting has a time, and so a memory"
     assert nearest.held_bytes is not None
-    needed = f"{nearest.held_bytes} bytes ({num_bytes(nearest.held_bytes)})"
+    needed = f"{nearest.held_bytes} bytes ({readable_bytes(nearest.held_bytes)})"
     return (
         f"nothing fits into {limit or 'what the devices have'}: {nearest.setting} needs least, {needed}; "
         f"try --memory-limit {enough(nearest.held_bytes)}, --recompute both, more --ranks"

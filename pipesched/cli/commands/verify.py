@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError
-from pipesched.cli.options.common_options import Json
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.schedule_list import schedule_names
-from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.options.option_groups import Json, grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions, schedule_names
 from pipesched.cli.options.torch_options import ModelName, ModelOption, model_of, require_device
-from pipesched.cli.output.comparison_table import print_comparisons, print_parts
-from pipesched.cli.output.doubts import doubts_of_machine
-from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
-from pipesched.cli.output.output_files import PAGE, check_outputs, write_timeline
-from pipesched.cli.terminal import complain, print_json, print_lines, print_result, progress_bar
+from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, require_fits
+from pipesched.cli.output.output_files import PAGE, check_outputs, print_answer, write_timeline
+from pipesched.cli.terminal import complain, progress_bar
 from pipesched.profiles.processes import LoadMeter
 from pipesched.questions import CutSettings, MeasureSettings, NumRounds, RoundPrecision
+from pipesched.schedules import formats
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import require_folder, suffix_of
+from pipesched.simulator import analysis, views
+from pipesched.workflows import Table
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -55,8 +54,6 @@ def verify(
     if the loss of the run differs from the un-pipelined model, or --memory-limit is exceeded. If one of several
     schedules fails, the results of the schedules before it are still printed.
     """
-    from pipesched.simulator.analysis import metrics
-
     model = model_of(given, model)
     if model is None:
         raise InputError("verify: got no MODEL, expected one; try 'pipesched verify mlp -p 2 -m 4'")
@@ -70,84 +67,31 @@ def verify(
     notes = doubts_of_machine(max(lists.num_ranks for lists in schedules), options, meter)
     asked = {"cluster": cluster, **values_of(options), **values_of(costs, CutSettings)}
     limits = device_limit_lines(costs.machines, cluster, schedules[0].rank_to_device)
-    told: dict[str, Any] = {"out": out, "costs": costs, "limits": limits, "json": json}
-    if rounds is None:
-        verified: list[Verification] = []
-        try:
+    verified: list[Verification | RoundsVerification] = []
+    try:
+        if rounds is None:
             with progress_bar(f"verifying {model}") as tick:
                 pipesched.verify(
                     model, schedules, **asked, profile=costs.profile, progress=tick, on_verified=verified.append
                 )
-        finally:
-            if verified:
-                _tell(verified[-1].schedules, notes=[*notes, *verified[-1].notes], **told)
-        judged, agrees = verified[-1].schedules, verified[-1].agrees
-    else:
-        with progress_bar(f"{rounds} rounds of {model}") as tick:
-            several = pipesched.verify_rounds(model, schedules, rounds, **asked, precision=precision, progress=tick)
-        _tell_rounds(several, notes=[*notes, *several.notes], **told)
-        judged, agrees = tuple(schedule.middle for schedule in several.schedules), several.agrees
-    for timeline in (timeline for run in judged for timeline in (run.predicted, run.measured)):
-        require_fits(metrics(timeline), costs.machines.limit_bytes())
-    if not agrees:
-        raise typer.Exit(NEGATIVE)
-
-
-def _tell_rounds(
-    verification: RoundsVerification,
-    *,
-    out: Path | None,
-    costs: CostOptions,
-    limits: Sequence[str],
-    notes: Sequence[str],
-    json: bool,
-) -> None:
-    """Print the results of rounds as data or for people, and write the requested files."""
-    middle = [several.middle for several in verification.schedules]
-    said = verification.table().noted(notes)
-    if json:
-        print_json("verify", verification.to_dict(), notes)
-    else:
-        print_result(said)
-        print("\nThe round of median error of each schedule:")
-        print_comparisons([verified.comparison for verified in middle])
-        for several in verification.schedules:
-            difference = max(verified.loss_difference for verified in several.rounds)
-            print_lines(
-                [f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.2g}"]
+        else:
+            with progress_bar(f"{rounds} rounds of {model}") as tick:
+                several = pipesched.verify_rounds(model, schedules, rounds, **asked, precision=precision, progress=tick)
+            verified.append(several)
+    finally:
+        if verified:
+            result = verified[-1]
+            notes += result.notes
+            said = [*limits, *notes]
+            print_answer(
+                "verify", result.to_dict(), notes, [*result.tables(), Table("", (), "\n".join(said))], is_json=json
             )
-        print_lines(limits)
-    if out is not None:
-        _write(middle, out, costs, [*said.lines(()), *limits])
-
-
-def _tell(
-    verified: Sequence[VerifiedSchedule],
-    *,
-    out: Path | None,
-    costs: CostOptions,
-    limits: Sequence[str],
-    notes: Sequence[str],
-    json: bool,
-) -> None:
-    """Print the results as data or for people, and write the requested files."""
-    from pipesched.workflows.timelines import split_table
-
-    if json:
-        print_json("verify", {"schedules": [run.to_dict() for run in verified]}, notes)
-    else:
-        print_comparisons([run.comparison for run in verified])
-        print_parts(split_table([run.explanation for run in verified]))
-        print_lines([*map(_losses, verified), *limits, *notes])
-    if out is not None:
-        _write(verified, out, costs, [*limits, *notes])
-
-
-def _losses(run: VerifiedSchedule) -> str:
-    return (
-        f"{run.name}: loss {run.loss:.6f}, that of the un-pipelined model {run.whole_loss:.6f}; "
-        f"largest relative difference of a micro-batch {run.loss_difference:.2g}"
-    )
+            if out is not None:
+                _write(result.representative, out, costs, [*result.verdicts, *said])
+    for timeline in (timeline for run in result.representative for timeline in (run.predicted, run.measured)):
+        require_fits(analysis.metrics(timeline), costs.machines.limit_bytes())
+    if not result.agrees:
+        raise typer.Exit(NEGATIVE)
 
 
 def _schedules(options: ScheduleOptions) -> list[Schedule]:
@@ -176,19 +120,17 @@ def _check_options(costs: CostOptions, options: MeasureSettings, out: Path | Non
 
 def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, notes: Sequence[str]) -> None:
     """Write a page of all, with notes; or into a folder, of each, Timelines, one over the other, page and trace."""
-    from pipesched.schedules.formats import write_text
-    from pipesched.simulator.views import RunDetails, draw_gantt, save_figure, to_trace
     from pipesched.workflows.timelines import comparison_table
 
     limit = costs.machines.limit_bytes()
 
     def draw_page(runs: Sequence[VerifiedSchedule], path: Path) -> None:
         timelines = [timeline for run in runs for timeline in (run.predicted, run.measured)]
-        details = [RunDetails({} if limit is None else dict.fromkeys(line.devices, limit)) for line in timelines]
+        details = [views.RunDetails({} if limit is None else dict.fromkeys(line.devices, limit)) for line in timelines]
         sentences = "\n".join(run.explanation.sentence for run in runs)
         lines = comparison_table([run.comparison for run in runs]).lines(())
-        lines += [*map(_losses, runs), *notes]
-        draw_gantt(timelines, path, caption=sentences, details=details, notes=lines)
+        lines += [*(run.losses for run in runs), *notes]
+        views.draw_gantt(timelines, path, caption=sentences, details=details, notes=lines)
 
     if suffix_of(out) == PAGE:
         draw_page(verified, out)
@@ -199,8 +141,8 @@ def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, 
         both = (run.predicted, run.measured)
         for timeline in both:
             write_timeline(timeline, out / f"{stem}-{timeline.source}.json")
-        save_figure(run.plot, out / f"{stem}.png")
+        views.save_figure(run.plot, out / f"{stem}.png")
         draw_page([run], out / f"{stem}.html")
-        write_text(out / f"{stem}-trace.json", to_trace(*both))
+        formats.write_text(out / f"{stem}-trace.json", views.to_trace(*both))
         ends = ("-predicted.json", "-measured.json", ".png", ".html", "-trace.json")
         complain(f"wrote {out}/{', '.join(stem + end for end in ends)}")

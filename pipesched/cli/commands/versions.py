@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipesched.cli.options.common_options import Json
-from pipesched.cli.options.key_values import number
-from pipesched.cli.options.option_groups import grouped
+import pipesched
+from pipesched.cli.options.option_groups import OUTPUT, Json, file_option, grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.options.values import number
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.terminal import print_result, print_table, progress_bar
+from pipesched.simulator import views
+from pipesched.simulator.views import FIGURE_SUFFIXES
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -26,25 +28,23 @@ def versions(
     weights: Annotated[
         str | None, typer.Option(help="Sizes of the stages' weights, for the stale share: 10,20,30.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the staleness: .png, .svg or .pdf.")] = None,
+    plot: Annotated[Path | None, file_option("Draw the staleness", FIGURE_SUFFIXES)] = None,
     first: Annotated[
-        int | None, typer.Option(help="Micro-batches, from the first, in the table (12) and the picture (32).", min=1)
+        int | None,
+        typer.Option(
+            rich_help_panel=OUTPUT, help="Micro-batches, from the first, in the table (12) and the picture (32).", min=1
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Show versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length."""
-    from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows.checking import report_versions
-
     check_outputs((plot, FIGURE_SUFFIXES))
     loaded = schedule.load_generated()
     sizes = None if weights is None else [number(size, "--weights") for size in weights.split(",")]
     with progress_bar("reading the lists") as tick:
-        report = report_versions(loaded, sizes, tick)
+        report = pipesched.versions(loaded, weights=sizes, progress=tick)
     if plot is not None:
-        from pipesched.simulator.views import draw_staleness
-
-        draw_staleness(loaded, plot, first or 32)
+        views.save_figure(lambda: views.staleness_figure(loaded, first or 32), plot)
     if json:
         _print_json(report)
     else:

@@ -11,17 +11,19 @@ import typer
 
 import pipesched
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import Json, out_option
-from pipesched.cli.options.key_values import number, pairs
-from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
+from pipesched.cli.options.cost_options import RunCostOptions, run_files
+from pipesched.cli.options.machine_options import slow_part
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import slow_part
-from pipesched.cli.output.doubts import doubts_of_table
-from pipesched.cli.output.output_files import JSON, check_outputs, emit
-from pipesched.cli.terminal import json_answer, print_json, print_result, progress_bar
+from pipesched.cli.options.values import number, pairs
+from pipesched.cli.output.notes import doubts_of_table
+from pipesched.cli.output.output_files import JSON, check_outputs, print_answer
+from pipesched.cli.terminal import progress_bar
 from pipesched.questions import WhatIfSettings
 from pipesched.schedules.common import values_of
+from pipesched.simulator import views
+from pipesched.simulator.views import GANTT_SUFFIXES
+from pipesched.workflows import arguments, measuring
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -50,34 +52,27 @@ def what_if(
     ] = None,
     known: RunCostOptions = RunCostOptions(),  # noqa: B008
     settings: WhatIfSettings = WhatIfSettings(),  # noqa: B008
-    gantt: Annotated[Path | None, typer.Option(help="Draw the run and the change: .png, .svg, .pdf or .html.")] = None,
+    gantt: Annotated[Path | None, file_option("Draw the run and the change", GANTT_SUFFIXES)] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the output of --json: .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the output of --json", JSON)] = None,
 ) -> None:
     """Predict the effect of a change on a measured run.
 
     Both predictions use the costs of the run, so the speed of its machine cancels. Every option that differs from the
     run counts, several at once. The interval is the spread of the measured seconds.
     """
-    from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
-
     check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     runs = run_files(run, "run")
     asked = _asked(schedule, runs) | _links(link) | _slow(slow or ())
     with progress_bar("predicting") as tick:
-        answer = pipesched.what_if(
+        result = pipesched.what_if(
             runs, **asked, heal=heal or (), cluster=cluster, **known.keywords(), **values_of(settings), progress=tick
         )
-    notes = [*answer.notes, *doubts_of_table(known.layer_costs)]
-    said = answer.table().noted(notes)
+    notes = [*result.notes, *doubts_of_table(known.layer_costs)]
+    said = result.table().noted(notes)
     if gantt is not None:
-        draw_gantt([answer.before, answer.after], gantt, notes=said.lines(()))
-    if out is not None:
-        emit(json_answer("what-if", answer.to_dict(), notes), out)
-    if json:
-        print_json("what-if", answer.to_dict(), notes)
-    else:
-        print_result(said)
+        views.draw_gantt([result.before, result.after], gantt, notes=said.lines(()))
+    print_answer("what-if", result.to_dict(), notes, [said], is_json=json, out=out)
 
 
 def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
@@ -89,17 +84,15 @@ def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
     if options.schedule_file is not None:
         return {"schedule": options.source()}
     from pipesched.schedules import schedule_of
-    from pipesched.workflows.measuring import read_runs
 
-    return {"schedule": _filled(options, schedule_of(read_runs(runs)[0][0])).source()}
+    return {"schedule": _filled(options, schedule_of(measuring.read_runs(runs)[0][0])).source()}
 
 
 def _filled(options: ScheduleOptions, lists: Schedule) -> ScheduleOptions:
-    from pipesched.workflows.arguments import entry_of
     from pipesched.workflows.what_if import counts_of_run, name_of_run
 
     name = options.schedule or name_of_run(lists)
-    num_ranks, num_microbatches, num_chunks = counts_of_run(lists, entry_of(name))
+    num_ranks, num_microbatches, num_chunks = counts_of_run(lists, arguments.entry_of(name))
     return replace(
         options,
         schedule=name,

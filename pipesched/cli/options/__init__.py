@@ -1,5 +1,3 @@
 """The options that subcommands share, and their parsing."""
 
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__: list[str] = []

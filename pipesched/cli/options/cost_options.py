@@ -1,27 +1,35 @@
-"""Options for the costs of ops and for the machines."""
+"""Options for the costs of ops and the machines, for equal stages, and for facts about runs."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.questions import CostSettings
+from pipesched.cli.options.values import numbers
+from pipesched.profiles import BYTES_LIMIT, io
+from pipesched.questions import CostSettings, MessageFacts
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator import analysis
+from pipesched.workflows import arguments, measuring, simulating
 
 if TYPE_CHECKING:
-    from pipesched.cli.options.simulation_options import SimulationOptions
+    from pipesched.cli.options.machine_options import SimulationOptions
     from pipesched.profiles.clusters import Cluster
-    from pipesched.profiles.costs import CostSource, StageCosts
+    from pipesched.profiles.costs import CostSource, DeviceCost, Profile
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
     from pipesched.workflows.arguments import ScheduleSource
-    from pipesched.workflows.simulating import Setup
+    from pipesched.workflows.measuring import RunsArgument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +55,6 @@ class CostOptions(CostSettings):
     ] = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
 
-    shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
-        ("profile", "partition", "microbatch_size", "stage_costs", "layer_costs", "uniform", "input_share", "machines")
-    )
-
     @property
     def are_given(self) -> bool:
         """Whether there are any costs."""
@@ -67,27 +71,6 @@ class CostOptions(CostSettings):
         }
         return {option: source for option, source in sources.items() if source is not None}
 
-    def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
-        """Return the costs of `schedule`, and the machines.
-
-        Raises:
-            InputError: The options do not name exactly one source.
-            ProfileError: A file is bad, or does not fit the schedule.
-        """
-        return self.load_costs(schedule), self.load_cluster(schedule)
-
-    def load_costs(self, schedule: Schedule) -> StageCosts:
-        """Return the costs of `schedule`'s stages."""
-        from pipesched.workflows.arguments import read_costs_argument
-
-        return read_costs_argument(
-            self.source(schedule),
-            schedule,
-            microbatch_size=self.microbatch_size,
-            partition=self.partition_text,
-            input_share=self.input_share,
-        )
-
     def source(self, schedule: Schedule | None, plan: Plan | None = None) -> CostSource:
         """Return the costs as the options give them.
 
@@ -99,8 +82,6 @@ class CostOptions(CostSettings):
             InputError: The options do not name exactly one source.
             ProfileError: A file is bad.
         """
-        from pipesched.workflows.arguments import load_costs
-
         given = list(self.sources)
         if len(given) != 1:
             raise InputError(
@@ -117,22 +98,16 @@ class CostOptions(CostSettings):
                     f"{given[0]}: got --partition too, expected it with --profile or --layer-costs only; leave it out"
                 )
         if self.uniform is not None:
-            from pipesched.cli.options.uniform_costs import uniform_costs
-
             return uniform_costs(self.uniform, schedule if self.input_share is None else None)
         if self.stage_costs is not None:
-            from pipesched.profiles.io import load_stage_costs
-
             is_table = suffix_of(self.stage_costs) != ".json"
-            return load_stage_costs(self.stage_costs) if is_table else load_costs(self.stage_costs)
+            return io.load_stage_costs(self.stage_costs) if is_table else arguments.load_costs(self.stage_costs)
         if self.layer_costs is not None:
-            from pipesched.profiles.io import load_layer_costs
-
-            return load_layer_costs(self.layer_costs)
+            return io.load_layer_costs(self.layer_costs)
         assert self.profile is not None
-        return load_costs(self.profile)
+        return arguments.load_costs(self.profile)
 
-    def setup(self, source: ScheduleSource, simulation: SimulationOptions) -> Setup:
+    def setup(self, source: ScheduleSource, simulation: SimulationOptions) -> simulating.Setup:
         """Return the setup of a prediction: everything but the schedule.
 
         Raises:
@@ -140,10 +115,8 @@ class CostOptions(CostSettings):
                 and no bytes to compare with it.
             ProfileError: A file is bad, or does not fit the schedule.
         """
-        from pipesched.workflows.simulating import Setup
-
         costs, cluster = self.source(source.schedule, source.plan), self.load_cluster(source.schedule, source.plan)
-        setup = Setup(
+        setup = simulating.Setup(
             costs,
             simulation.on(cluster if self.machines.are_given else costs.on_machines(cluster)),
             simulation.network,
@@ -162,7 +135,6 @@ class CostOptions(CostSettings):
         """
         if self.uniform is None:
             return []
-        from pipesched.cli.options.uniform_costs import shares_note
 
         return shares_note(self.uniform, schedules, named=named)
 
@@ -177,3 +149,133 @@ class CostOptions(CostSettings):
         """Return the machines of `schedule`; by default, the machines of the plan."""
         usual = None if plan is None else plan.cluster
         return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}", usual)
+
+
+_SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {
+    name: name for name in ("step_s", "copy_s", "predict_s", "average_s")
+}
+_BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
+
+
+def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
+    """Return the costs of a device in a model of equal stages, from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
+
+    Args:
+        text: The user's text.
+        schedule: Determines whether the backward is split; None: a later check determines it.
+
+    Raises:
+        InputError: A value is missing or invalid.
+    """
+    from pipesched.profiles.costs import DeviceCost
+
+    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"), "f=10ms,b=20ms")
+    _require_complete(text, values, schedule)
+    for name in _BYTES:
+        if name in values and (not values[name].is_integer() or values[name] >= BYTES_LIMIT):
+            near = math.ceil(values[name]) if values[name] < BYTES_LIMIT else "1e18"
+            raise InputError(
+                f"--uniform: {name}: got {values[name]:g}, expected whole bytes below 2^63; try {name}={near}"
+            )
+    overlap = values.pop("overlap", 0.0)
+    if overlap > 1:
+        raise InputError(f"--uniform: overlap: got {overlap:g}, expected a share of at most 1; try overlap=1")
+    times = {name: values[key] for key, name in _SECONDS.items() if key in values}
+    sizes = {name: int(values[name]) for name in _BYTES if name in values}
+    return DeviceCost(**times, **sizes, overlap=overlap)  # type: ignore[arg-type]  # names are checked
+
+
+def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True) -> list[str]:
+    """Return a line for each share, other than 1, that stages of `schedules` have in the costs of a device.
+
+    Args:
+        text: The user's text.
+        schedules: Schedules that took these costs.
+        named: Whether a line names its schedules.
+    """
+    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"), "f=10ms,b=20ms")
+    by_share: dict[Fraction, list[str]] = {}
+    for schedule in schedules:
+        by_share.setdefault(schedule.stage_share, []).append(schedule.name)
+    lines = []
+    for share, names in by_share.items():
+        if share == 1:
+            continue
+        whose = f"each stage, {share} devices' worth"
+        if share.numerator == 1:
+            whose = f"each of {share.denominator} stages of a device"
+        takes = ", ".join(f"{key} {analysis.readable_s(values[key] * float(share))}" for key in "fbiw" if key in values)
+        lines.append(f"{', '.join(names)}: {whose}: {takes}" if named else f"{whose}: {takes}")
+    return lines
+
+
+def _require_complete(text: str, values: dict[str, float], schedule: Schedule | None) -> None:
+    if "f" not in values:
+        raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
+    is_split = {"i", "w"} <= values.keys()
+    if "b" not in values and not is_split:
+        raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
+    if schedule is not None and not is_split and _splits(schedule):
+        raise InputError(
+            f"--uniform: got {text!r}, expected i and w too, because the schedule splits the backward; "
+            "try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5"
+        )
+
+
+def _splits(schedule: Schedule) -> bool:
+    """Whether there is an I or W; an endless list is read up to its first Step, before which all kinds come."""
+    from pipesched.schedules.ops import Phase, Step, computes
+
+    if schedule.is_held:
+        return schedule.columns.splits_backward
+    split = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+    rows = (takewhile(lambda op: not isinstance(op, Step), ops) for ops in schedule.lists)
+    return any(part.phase in split for row in rows for op in row for part in computes(op))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCostOptions(MessageFacts):
+    """Options for facts about runs that their Timelines lack."""
+
+    profile: Annotated[
+        Path | None, typer.Option(help="Profile of the runs' model: bytes, and I and W as shares of B.")
+    ] = None
+    layer_costs: Annotated[
+        Path | None, typer.Option(help="Table of the layers' costs (CSV), in place of --profile.")
+    ] = None
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as keywords of `costs_from_runs`.
+
+        Raises:
+            InputError: There are a profile and a table.
+            ProfileError: The table is bad, or a profile cannot express it.
+        """
+        return {"profile": self._layers(), **values_of(self)}
+
+    def _layers(self) -> Path | Profile | None:
+        if self.layer_costs is None:
+            return self.profile
+        if self.profile is not None:
+            raise InputError("--layer-costs: got --profile too, expected one of them; leave one out")
+        return measuring.profile_of_layers(self.layer_costs, self.microbatch_size or 1).profile
+
+
+def run_files(text: str, option: str) -> RunsArgument:
+    """Return the files of Timelines in a list as ``a.json,b.json``.
+
+    Raises:
+        InputError: A name is empty, or of no JSON file.
+    """
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name.lower().endswith(".json.gz"):
+            raise InputError(
+                f"{option}: got {name!r}, a trace, expected a Timeline; try 'pipesched import {name} --out run.json'"
+            )
+        if suffix_of(name) != ".json":
+            raise InputError(
+                f"{option}: got {name!r}, expected a Timeline (.json), or several as a.json,b.json; "
+                "try 'pipesched run ... --out run.json'"
+            )
+    return [Path(name) for name in names]

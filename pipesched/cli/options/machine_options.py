@@ -1,7 +1,9 @@
-"""Options for the machines: a file, equal links, or nodes."""
+"""Options for the machines (a file, equal links, or nodes), and for the conditions of a simulation on them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from string import ascii_letters
@@ -9,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from pipesched.cli.byte_sizes import parse_memory
 from pipesched.cli.errors import InputError, read_from
-from pipesched.cli.options.key_values import numbers
-from pipesched.cli.terminal import num_bytes
+from pipesched.cli.options.values import number, numbers, pairs, parse_memory, read_integer
+from pipesched.profiles import clusters, costs, io
+from pipesched.questions import PredictionSettings
 from pipesched.schedules.formats import MAX_DEVICES
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.analysis import readable_bytes
+from pipesched.workflows import arguments
 
 if TYPE_CHECKING:
-    from pipesched.profiles.clusters import Cluster, Link
+    from pipesched.profiles.clusters import Cluster
     from pipesched.profiles.costs import Profile
 
 _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
@@ -68,13 +73,11 @@ class MachineOptions:
             InputError: The options do not name one cluster, or its devices are too few.
             ProfileError: The file is not a cluster.
         """
-        from pipesched.workflows.arguments import with_enough_devices
-
         if num_devices > MAX_DEVICES:
             raise InputError(f"devices: got {num_devices} for {what}, expected at most {MAX_DEVICES}; use fewer")
         given = self._given(num_devices) if usual is None or self.are_given else usual
         place = str(self.cluster or ("--plan" if given is usual else "--nodes"))
-        cluster = with_enough_devices(given, num_devices, what, place)
+        cluster = arguments.with_enough_devices(given, num_devices, what, place)
         limit = self.limit_bytes()
         if limit is None:
             return cluster
@@ -92,14 +95,12 @@ class MachineOptions:
             InputError: The options do not name one cluster, or its devices are too few.
             ProfileError: The file is not a cluster.
         """
-        from pipesched.profiles.clusters import first_devices
-
         if num_devices is None and self.cluster is None and self.nodes is None:
             raise InputError(
                 f"{command}: got no machines, expected some; try --cluster F, --nodes 2 --gpus 4, or {option} 4"
             )
         user = option if num_devices is None else f"{option} {num_devices}"
-        return first_devices(self.load(num_devices or 1, user), num_devices)
+        return clusters.first_devices(self.load(num_devices or 1, user), num_devices)
 
     def limit_bytes(self) -> int | None:
         """Return the memory limit of every device [bytes], or None without one.
@@ -124,7 +125,7 @@ class MachineOptions:
         Raises:
             InputError: As `require_judged`.
         """
-        whole = profile.costs_of_layers(((0, len(profile.layers)),), profile.microbatch_sizes[0])
+        whole = costs.costs_of_stages(profile, ((0, len(profile.layers)),), profile.microbatch_sizes[0])
         self.require_judged(whole.has_bytes, "profile the model again")
 
     def require_gpus(self, profile: Profile) -> None:
@@ -136,9 +137,7 @@ class MachineOptions:
         size = profile.provenance.execution.tensor_parallel
         if self.machine is None or size == 1:
             return
-        from pipesched.profiles.io import load_machine
-
-        num_gpus = len(load_machine(self.machine).devices)
+        num_gpus = len(io.load_machine(self.machine).devices)
         got, most = self.gpus or num_gpus, num_gpus // size
         if got > most:
             raise InputError(
@@ -154,12 +153,10 @@ class MachineOptions:
             return None
         amount = self.memory_limit.strip().rstrip(ascii_letters)
         unit = self.memory_limit.strip().removeprefix(amount) or "B"
-        said, told = f"{amount.strip()} {unit}", num_bytes(limit)
+        said, told = f"{amount.strip()} {unit}", readable_bytes(limit)
         return said if said.lower() == told.lower() else f"{said} ({told})"
 
     def _given(self, num_devices: int) -> Cluster:
-        from pipesched.profiles.clusters import Link, flat, of_nodes
-
         of_nodes_only = {
             "--gpus": self.gpus,
             "--intra": self.intra,
@@ -178,32 +175,26 @@ class MachineOptions:
                     f"--nodes: got {self.nodes} of {len(node.devices)} devices, expected at most {MAX_DEVICES} "
                     "in all; use fewer"
                 )
-            return of_nodes(node, self.nodes)
+            return clusters.of_nodes(node, self.nodes)
         stray = [name for name, value in of_nodes_only.items() if value is not None]
         if stray:
             raise InputError(f"{stray[0]}: got it without --nodes, expected both; try --nodes 2")
         if self.cluster is not None:
-            from pipesched.profiles.io import load_cluster
-
             read_from(self.cluster, "cluster")
-            return load_cluster(self.cluster)
-        return flat(num_devices, Link() if self.link is None else parse_link(self.link, "--link"))
+            return io.load_cluster(self.cluster)
+        return clusters.flat(num_devices, clusters.Link() if self.link is None else parse_link(self.link, "--link"))
 
-    def _node(self, num_nodes: int) -> Cluster:
+    def _node(self, num_nodes: int) -> clusters.Cluster:
         """Return one node: the node of --machine, changed by the other options."""
-        from pipesched.profiles.clusters import Cluster, Device, dealt
-
         if self.machine is not None:
-            from pipesched.profiles.io import load_machine
-
-            node = load_machine(self.machine)
+            node = io.load_machine(self.machine)
             if self.gpus is not None:
-                nics = dealt(self.gpus, len(node.nics)) if node.nics else ()
+                nics = clusters.dealt(self.gpus, len(node.nics)) if node.nics else ()
                 node = replace(node, devices=node.devices[:1] * self.gpus, nics=nics)
         elif self.gpus is None:
             raise InputError("--nodes: got no --gpus, expected the devices of a node; try --gpus 4, or --machine")
         else:
-            node = Cluster((Device(),) * self.gpus, origin="nodes of equal devices")
+            node = clusters.Cluster((clusters.Device(),) * self.gpus, origin="nodes of equal devices")
             if self.gpus > 1 and self.intra is None:
                 raise InputError("--gpus: got no --intra, expected the links in a node; try --machine dgx-h100")
             if num_nodes > 1 and self.inter is None:
@@ -212,19 +203,86 @@ class MachineOptions:
             node,
             intra=node.intra if self.intra is None else parse_link(self.intra, "--intra"),
             inter=node.inter if self.inter is None else parse_link(self.inter, "--inter"),
-            nics=node.nics if self.nics is None else dealt(len(node.devices), self.nics),
+            nics=node.nics if self.nics is None else clusters.dealt(len(node.devices), self.nics),
         )
 
 
-def parse_link(text: str, option: str) -> Link:
+def parse_link(text: str, option: str) -> clusters.Link:
     """Return the link of a text as ``latency=10us,bandwidth=1GB/s``.
 
     Raises:
         InputError: The text is no link.
     """
-    from pipesched.profiles.clusters import Link
-
-    values = numbers(text, option, [field.name for field in fields(Link)], "latency=10us,bandwidth=25GB/s")
+    values = numbers(text, option, [field.name for field in fields(clusters.Link)], "latency=10us,bandwidth=25GB/s")
     if values.get("bandwidth_bytes_per_s") == 0:
         raise InputError(f"{option}: bandwidth_bytes_per_s: got 0, expected more; leave it out for no limit")
-    return Link(**values)
+    return clusters.Link(**values)
+
+
+SlowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        rich_help_panel="Network", help="Straggler, device=3,factor=1.3, or slow link, link=0-1,factor=2; repeatable."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationOptions(PredictionSettings):
+    """Options of a simulation for messages, stragglers and jitter."""
+
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
+    slow: SlowOption = None
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """Return the machines with their slow parts.
+
+        Raises:
+            InputError: A slow part does not exist, or is no ``key=value``.
+        """
+        return with_slow_parts(cluster, self.slow or ())
+
+
+def with_slow_parts(cluster: Cluster, texts: Iterable[str]) -> Cluster:
+    """Return the machines with the slow parts of `--slow`; raises InputError as `SimulationOptions.on`."""
+    for text in texts:
+        cluster = _slowed(cluster, text)
+    return cluster
+
+
+def _slowed(cluster: Cluster, text: str) -> Cluster:
+    ends, factor = slow_part(text)
+    for end in ends:
+        if not 0 <= end < len(cluster.devices):
+            what = "device" if len(ends) == 1 else "link"
+            raise InputError(f"--slow: {what}: got device {end}, expected 0 to {len(cluster.devices) - 1}; try another")
+    if len(ends) == 1:
+        return clusters.with_slow_device(cluster, ends[0], factor)
+    return clusters.with_slow_link(cluster, ends[0], ends[1], factor)
+
+
+def slow_part(text: str) -> tuple[tuple[int, ...], float]:
+    """Return the devices of ``device=3,factor=1.3`` (one) or ``link=0-1,factor=2`` (two), and the factor.
+
+    Raises:
+        InputError: The text is something else.
+    """
+    short = re.fullmatch(r"\s*([0-9]+(-[0-9]+)?)\s*=\s*x?([0-9.]+)\s*", text)
+    if short is not None:
+        what = "link" if short[2] else "device"
+        raise InputError(
+            f"--slow: got {text!r}, expected a device or a link, and a factor; try {what}={short[1]},factor={short[3]}"
+        )
+    settings = pairs(text, "--slow", ("device", "link", "factor"), "device=3,factor=1.3")
+    if "factor" not in settings or len(settings) != 2:
+        raise InputError(f"--slow: got {text!r}, expected a device or a link, and a factor; try device=3,factor=1.3")
+    factor = number(settings["factor"].removeprefix("x"), "--slow: factor")
+    if not 0 < factor <= _MOST:
+        raise InputError(f"--slow: factor: got {settings['factor']}, expected more than 0, up to {_MOST:g}; try 1.3")
+    what, names = ("device", [settings["device"]]) if "device" in settings else ("link", settings["link"].split("-"))
+    if what == "link" and len(names) != 2:
+        raise InputError(f"--slow: link: got {settings['link']!r}, expected two devices; try link=0-1")
+    return tuple(read_integer(name, f"--slow: {what}") for name in names), factor
+
+
+_MOST = 1e6

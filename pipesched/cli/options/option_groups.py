@@ -1,7 +1,6 @@
 """Dataclasses of options: a subcommand takes one as a parameter, and typer sees its fields.
 
-A field with a `Description` becomes the option that it declares. A group may list its options in ``shown``, in
-the order of the help, with its own help texts; any other group shows all of its fields. ``panel`` is their heading in
+A field with a `Description` becomes the option that it declares. ``panel`` of a group is the heading of its options in
 the help.
 """
 
@@ -9,21 +8,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import typer
 from typer.models import OptionInfo
 
-from pipesched.cli.errors import name_options
-from pipesched.cli.options.common_options import OUTPUT, Settings, Wide
-from pipesched.cli.options.setting_options import read_setting, setting_option
+from pipesched.cli.errors import InputError, in_flags, name_options
+from pipesched.cli.options.schedule_options import schedule_names
+from pipesched.cli.options.values import counts, parse_bytes
 from pipesched.cli.terminal import all_columns
-from pipesched.schedules.common import declaration, declared
+from pipesched.questions import MeasureSettings
+from pipesched.schedules.common import MAX_NUMBER, Declared, declaration, declared, tuple_of
 
 _WIDE, _SETTINGS = "wide", "settings_file"
-_OUTPUTS = {"plot", "gantt", "timeline", "memory", "log", "job", "form", "format", "top", "columns", "title", "first"}
-"""Options of commands for printed and written output."""
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +41,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
             declared_here = declaration(name, hints[name], parameter.default)
             options |= {} if declared_here is None else {name: declared_here.option}
             annotation = hints[name] if declared_here is None else setting_option(declared_here)[0]
-            annotation = _in_panel(annotation, OUTPUT if name in _OUTPUTS else None)
+            annotation = _in_panel(annotation, None)
             parameters.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
     parameters.append(inspect.Parameter(_SETTINGS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Settings))
     if "json" in hints:  # commands that print data print tables too
@@ -60,25 +61,23 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _shown(group: Any) -> Mapping[str, str | None]:
-    """Return the fields that are options, with their help if the group has its own; its own fields come first."""
+def _shown(group: Any) -> list[str]:
+    """Return the fields that are options; the fields of the group itself come before those of its bases."""
     hidden = {name for name, setting in declared(group).items() if not setting.description.has_option}
     names = {field.name for field in fields(group)} - hidden
-    ordered = [name for base in group.__mro__ for name in inspect.get_annotations(base) if name in names]
-    shown: Mapping[str, str | None] = getattr(group, "shown", dict.fromkeys(ordered))
-    return shown
+    return [name for base in group.__mro__ for name in inspect.get_annotations(base) if name in names]
 
 
 def _spread(group: Any) -> Iterator[inspect.Parameter]:
     types, settings = get_type_hints(group, include_extras=True), declared(group)
     defaults = {field.name: field.default for field in fields(group)}
-    for name, help_text in _shown(group).items():
+    for name in _shown(group):
         if is_dataclass(types[name]):
             yield from _spread(types[name])
         else:
             default, annotation = defaults[name], types[name]
             if name in settings:
-                annotation, default = setting_option(settings[name], help_text)
+                annotation, default = setting_option(settings[name])
             default = inspect.Parameter.empty if default is MISSING else default
             annotation = _in_panel(annotation, getattr(group, "panel", None))
             yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -113,3 +112,107 @@ def _gathered(group: Any, values: dict[str, Any]) -> Any:
             value = values.pop(name)
             made[name] = read_setting(settings[name], value) if name in settings else value
     return group(**made)
+
+
+def setting_option(setting: Declared) -> tuple[Any, object]:
+    """Return the type of a setting, annotated as typer takes it, and the default of its option, or `MISSING`."""
+    description, default = setting.description, setting.default
+    names = [setting.option, *([] if description.short is None else [description.short])]
+    if description.turned_off is not None:
+        flag = typer.Option(*names, help=description.turned_off, callback=_is_on, rich_help_panel=description.panel)
+        return Annotated[bool, flag], False
+    is_text = is_size(setting) or setting.is_list or setting.is_names
+    text = f"{description.text.rstrip('.')}; repeatable." if setting.is_repeatable else description.text
+    if default not in (None, MISSING) and (setting.is_list or setting.is_names):
+        default = ",".join(map(str, tuple_of(default) if setting.is_list else default))
+    option = typer.Option(
+        *names,
+        help=in_flags(" ".join(filter(None, (text, description.more)))),
+        metavar="N,N" if setting.is_list else description.metavar,
+        min=None if is_text else description.least,
+        max=None if is_text else description.most,
+        rich_help_panel=description.panel,
+    )
+    if setting.is_repeatable:
+        return Annotated[list[str] | None, option], None
+    return Annotated[_option_kind(setting), option], default
+
+
+def is_size(setting: Declared) -> bool:
+    """Whether the option of a setting takes a size in bytes with a unit, as ``64KiB``."""
+    return setting.name.endswith("_bytes")
+
+
+def read_setting(setting: Declared, value: Any) -> Any:
+    """Return the value of a setting from the value of its option.
+
+    Raises:
+        InputError: The text is no size, no list of numbers, or no list of names.
+        ScheduleError: A schedule does not exist.
+    """
+    if setting.is_names and isinstance(value, str):
+        names = schedule_names(value)
+        if not names:
+            raise InputError(f"{setting.option}: got {value!r}, expected names; try 1f1b,zb_h1")
+        return names
+    if setting.is_list and isinstance(value, str):
+        least, most = setting.description.least, setting.description.most
+        return counts(value, setting.option, int(least or 0), int(most or MAX_NUMBER))
+    if setting.is_repeatable:
+        return tuple(value or ())
+    return parse_bytes(value, setting.option) if is_size(setting) and isinstance(value, str) else value
+
+
+def setting_words(name: str, value: object) -> list[str]:
+    """Return the words of a command line for a setting of a measured run that is not the default."""
+    option = declared(MeasureSettings)[name].option
+    return [option] if isinstance(value, bool) else [option, str(value)]
+
+
+def _option_kind(setting: Declared) -> Any:
+    """Return the type that typer reads: a path or text of several types, and a text for sizes and lists."""
+    kinds = get_args(setting.kind) if get_origin(setting.kind) in (Union, UnionType) else (setting.kind,)
+    is_text = is_size(setting) or setting.is_list or setting.is_names or str in kinds
+    kind: Any = Path if Path in kinds else str if is_text else next(kind for kind in kinds if kind is not NoneType)
+    if any(get_origin(other) is Literal for other in kinds):
+        return setting.kind
+    return kind | None if NoneType in kinds else kind
+
+
+def _is_on(is_turned_off: bool) -> bool:
+    return not is_turned_off
+
+
+OUTPUT = "Output"
+"""The heading of these options in the help."""
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", rich_help_panel=OUTPUT, help="Print the answer as JSON, and nothing else (docs/commands.md)."
+    ),
+]
+Wide = Annotated[
+    bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Print tables with all their columns, however wide.")
+]
+Settings = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        rich_help_panel=OUTPUT,
+        help='Options of this command as JSON, {"ranks": 4}; the command line wins.',
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Seed of the draws.", min=0, max=2**63 - 1)]
+
+
+def file_option(text: str, suffixes: Sequence[str] = (), *names: str, is_repeatable: bool = False) -> Any:
+    """Return an option for an output file; `text` names its content, and the suffixes unless they are given."""
+    *others, last = suffixes or [""]
+    colon = "," if ":" in text else ":"
+    listed = f"{colon} {', '.join(others)} or {last}" if others else f"{colon} {last}" if last else ""
+    return typer.Option(*names, rich_help_panel=OUTPUT, help=f"{text}{listed}{'; repeatable' * is_repeatable}.")
+
+
+def out_option(text: str, suffixes: Sequence[str] = (), *, is_repeatable: bool = False) -> Any:
+    """Return the option --out, as `file_option` does."""
+    return file_option(text, suffixes, "--out", "-o", is_repeatable=is_repeatable)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.terminal import progress_bar
-from pipesched.executor import RunSettings
+from pipesched.executor import LayerSettings
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
 from pipesched.schedules.formats import suffix_of
 
@@ -20,7 +20,7 @@ _MOST_PROFILED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOptions(RunSettings):
+class ModelOptions(LayerSettings):
     """Options for profiling a model without a given profile."""
 
     panel: ClassVar[str] = "Run"
@@ -32,10 +32,6 @@ class ModelOptions(RunSettings):
             most=MAX_NUMBER,
         ),
     ] = None
-
-    shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
-        ("microbatch_sizes", "optimizer", "dtype", "device", "threads")
-    )
 
     def load(self, what: str, batch_size: int, num_devices: int) -> Profile:
         """Read a profile, or measure the model of that name.
@@ -71,6 +67,7 @@ class ModelOptions(RunSettings):
                 dtype=torch_dtype(self.dtype),
                 device=self.device,
                 threads=self.threads,
+                seed=self.seed,
                 companions=num_companions(num_devices, self.device),
                 progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
             )

@@ -1,4 +1,4 @@
-"""Options for the choice of a schedule."""
+"""Options for the choice of a schedule, or of several."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from pipesched.cli.errors import InputError, read_from
-from pipesched.cli.options.key_values import integers, number, pairs, read_integer
+from pipesched.cli.options.values import integers, number, pairs, read_integer
+from pipesched.profiles import io
+from pipesched.schedules import builders, check, common, formats, transforms
 from pipesched.schedules.transforms import Placement
+from pipesched.workflows import arguments
 
 if TYPE_CHECKING:
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
-    from pipesched.schedules.builders import Parameter, ParameterValue
-    from pipesched.schedules.transforms import ScheduleSpec
-    from pipesched.workflows.arguments import ScheduleSource
+    from pipesched.schedules.builders import Entry, Parameter, ParameterValue
 
 
 def _begun_names(begun: str) -> list[str]:
     """Return the schedules whose names begin with the typed text."""
-    from pipesched.schedules.builders import CATALOGUE
-
-    return [name for name in CATALOGUE if name.startswith(begun)]
+    return [name for name in builders.CATALOGUE if name.startswith(begun)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +81,27 @@ class ScheduleOptions:
         """
         return self.source().schedule
 
-    def source(self) -> ScheduleSource:
+    def source(self) -> arguments.ScheduleSource:
         """Build or read the schedule, with its origin.
 
         Raises:
             InputError: The options do not name exactly one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
-        from pipesched.workflows.arguments import ScheduleSource, read_schedule_argument
-
         plan = self.read_plan()
         if plan is not None:
-            return read_schedule_argument(plan)
+            return arguments.read_schedule_argument(plan)
         if self.schedule_file is not None:
             given = [self.schedule, self.stages, self.microbatches, self.chunks, self.settings]
             if any(value is not None for value in given):
                 raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
-            from pipesched.profiles.io import PLAN_FORMAT
-            from pipesched.schedules.formats import format_of, read_schedule
-
-            if format_of(self.schedule_file) == PLAN_FORMAT:
+            if formats.format_of(self.schedule_file) == io.PLAN_FORMAT:
                 raise InputError(
                     f"{self.schedule_file}: got a plan, expected a schedule; try --plan {self.schedule_file}"
                 )
-            read = self._finished(read_schedule(self.schedule_file))
+            read = self._finished(formats.read_schedule(self.schedule_file))
             read_from(self.schedule_file, read.name)
-            return ScheduleSource(read)
+            return arguments.ScheduleSource(read)
         if self.schedule is None:
             raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
         if "," in self.schedule:
@@ -115,10 +109,8 @@ class ScheduleOptions:
                 f"--schedule: got {self.schedule}, expected one; try 'pipesched compare {self.schedule}', with --gantt "
                 "x.png for a picture"
             )
-        from pipesched.schedules.transforms import runs_without_flush
-
         name, lists = self.schedule, self.build(self.schedule)
-        return ScheduleSource(lists, self._longer(name) if runs_without_flush(lists) else None)
+        return arguments.ScheduleSource(lists, self._longer(name) if transforms.runs_without_flush(lists) else None)
 
     def read_plan(self) -> Plan | None:
         """Read the plan, or return None without one.
@@ -133,13 +125,11 @@ class ScheduleOptions:
             raise InputError(
                 "--plan: got another option of the schedule too, expected none: the plan says it all; leave it out"
             )
-        from pipesched.profiles.io import load_plan
-
         if self.plan.suffix.lower() in (".html", ".htm"):
             raise InputError(
                 f"--plan: got {self.plan}, a page, expected a plan; write it with 'plan ... --out plan.json'"
             )
-        plan = load_plan(self.plan)
+        plan = io.load_plan(self.plan)
         try:
             plan.run(1)
         except ValueError as error:
@@ -154,11 +144,10 @@ class ScheduleOptions:
 
     def build(self, name: str) -> Schedule:
         """Build the schedule `name` with the counts of these options."""
-        from pipesched.schedules.builders import build_entry
-        from pipesched.workflows.arguments import entry_of
-
         num_ranks, num_microbatches, settings = self._counts(name)
-        return self._finished(build_entry(entry_of(name), num_ranks, num_microbatches, self.chunks, **settings))
+        return self._finished(
+            builders.build_entry(arguments.entry_of(name), num_ranks, num_microbatches, self.chunks, **settings)
+        )
 
     def load_generated(self) -> Schedule:
         """Build or read the schedule; the lists of an asynchronous run are generated, not held.
@@ -167,38 +156,37 @@ class ScheduleOptions:
             InputError: The options do not name exactly one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
-        from pipesched.schedules.builders import build_generated
-        from pipesched.workflows.arguments import entry_of
-
-        if self.schedule is None or self.schedule_file or self.plan or entry_of(self.schedule).build_generated is None:
+        if (
+            self.schedule is None
+            or self.schedule_file
+            or self.plan
+            or arguments.entry_of(self.schedule).build_generated is None
+        ):
             return self.load()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
-        return self._finished(build_generated(self.schedule, num_ranks, num_microbatches, self.chunks, **settings))
+        return self._finished(
+            builders.build_generated(self.schedule, num_ranks, num_microbatches, self.chunks, **settings)
+        )
 
-    def schedule_spec(self) -> ScheduleSpec:
+    def schedule_spec(self) -> transforms.ScheduleSpec:
         """Return the specification of the lists of a training run; -m defaults to the number of ranks.
 
         Raises:
             InputError: The options do not name exactly one schedule.
             ScheduleError: No such schedule, a bad file, or one that cannot run.
         """
-        from pipesched.schedules.check import require_runnable
-        from pipesched.schedules.formats import to_json
-        from pipesched.schedules.transforms import ScheduleSpec
-        from pipesched.workflows.arguments import entry_of
-
         plan = self.read_plan()
         if plan is not None:
             return plan.schedule_spec
         name = self.schedule if self.schedule_file is None else None
         if name is not None and self.microbatches is None:
             return replace(self, microbatches=(self.stages or 1) * self._pipelines(name)).schedule_spec()
-        if name is None or self.delayed_reduce or (entry := entry_of(name)).is_own:
+        if name is None or self.delayed_reduce or (entry := arguments.entry_of(name)).is_own:
             loaded = self.load()
-            require_runnable(loaded)
-            return ScheduleSpec(lists=to_json(loaded))
+            check.require_runnable(loaded)
+            return transforms.ScheduleSpec(lists=formats.to_json(loaded))
         num_ranks, num_microbatches, settings = self._counts(name)
-        return ScheduleSpec(
+        return transforms.ScheduleSpec(
             name=entry.name,
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
@@ -211,18 +199,14 @@ class ScheduleOptions:
 
     def _pipelines(self, name: str) -> int:
         """Return the number of pipelines that share the micro-batches of the schedule `name`."""
-        from pipesched.workflows.arguments import entry_of
-
-        parameters = entry_of(name).parameters
+        parameters = arguments.entry_of(name).parameters
         settings = parse_settings(self.settings or (), parameters)
         values = {parameter.name: parameter.default for parameter in parameters} | settings
         pipelines = values.get("pipelines")
         return pipelines if isinstance(pipelines, int) else 1
 
     def _counts(self, name: str) -> tuple[int, int, dict[str, ParameterValue]]:
-        from pipesched.workflows.arguments import entry_of
-
-        parameters = entry_of(name).parameters
+        parameters = arguments.entry_of(name).parameters
         if self.stages is None or self.microbatches is None:
             missing = " and ".join(
                 option for option, value in (("-p", self.stages), ("-m", self.microbatches)) if value is None
@@ -232,15 +216,13 @@ class ScheduleOptions:
 
     def _finished(self, schedule: Schedule) -> Schedule:
         """Return `schedule` with copies, placement, delayed Reduces and recomputation, as asked."""
-        from pipesched.schedules.transforms import delay_reduces, place_copies, recompute, replicate
-
         width = self.width or 1
         num_kept = schedule.num_stages * schedule.num_microbatches if schedule.is_held else 0
         _check_width(width, schedule.num_ranks, schedule.num_microbatches, num_kept)
-        placed = place_copies(replicate(schedule, width), self.placement or "pipeline", width)
-        placed = delay_reduces(placed) if self.delayed_reduce else placed
+        placed = transforms.place_copies(transforms.replicate(schedule, width), self.placement or "pipeline", width)
+        placed = transforms.delay_reduces(placed) if self.delayed_reduce else placed
         stages = self.recomputed_stages()
-        return placed if stages is None else recompute(placed, None if stages == "all" else stages)
+        return placed if stages is None else transforms.recompute(placed, None if stages == "all" else stages)
 
     def recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
         """Return the stages that recompute, or None without recomputation.
@@ -262,13 +244,11 @@ class ScheduleOptions:
 
 def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: int = 0) -> None:
     """Refuse more copies than lists can hold, before they are made; a copy has `num_kept` (stage, micro-batch)s."""
-    from pipesched.schedules.common import MAX_CELLS
-    from pipesched.schedules.transforms import MAX_REPLICATED_RANKS
-
-    if width > 1 and (width * num_ranks > MAX_REPLICATED_RANKS or width * num_kept > MAX_CELLS):
+    if width > 1 and (width * num_ranks > transforms.MAX_REPLICATED_RANKS or width * num_kept > common.MAX_CELLS):
         raise InputError(
             f"--width: got {width} copies of {num_ranks} ranks and {num_microbatches} micro-batches, expected at most "
-            f"{MAX_REPLICATED_RANKS} ranks, and {MAX_CELLS} micro-batches on stages, in all; try fewer copies"
+            f"{transforms.MAX_REPLICATED_RANKS} ranks, and {common.MAX_CELLS} micro-batches on stages, in all; "
+            "try fewer copies"
         )
 
 
@@ -289,3 +269,46 @@ def parse_settings(settings: Sequence[str], parameters: Sequence[Parameter]) -> 
         for parameter in parameters
         if parameter.name in values
     }
+
+
+def schedule_names(text: str) -> tuple[str, ...]:
+    """Return the schedules in a list as ``gpipe,Schedule1F1B``, each once, by their own names.
+
+    Raises:
+        ScheduleError: A schedule does not exist.
+    """
+    return tuple(dict.fromkeys(arguments.entry_of(name).name for name in text.split(",") if name))
+
+
+def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str, ScheduleOptions]:
+    """Return for each of the `names` in the catalogue the options that it takes.
+
+    Raises:
+        InputError: An option that none of them takes.
+        ScheduleError: A schedule does not exist.
+    """
+    entries = {name: arguments.entry_of(name) for name in names}
+    settings = [setting for line in options.settings or [] for setting in line.split(",")]
+    for setting in settings:
+        if not any(_takes(entry, setting) for entry in entries.values()):
+            raise InputError(
+                f"--set: got {setting}, expected key=value of a schedule here, a list as replicas=2:1:1; "
+                "see 'pipesched list'"
+            )
+    taken = {name: [setting for setting in settings if _takes(entry, setting)] for name, entry in entries.items()}
+    if options.chunks is not None and not any(
+        entry.traits.takes_chunks
+        or options.chunks == entry.chunks_with(None, parse_settings(taken[name], entry.parameters))
+        for name, entry in entries.items()
+    ):
+        raise InputError(f"-v: got {options.chunks}, expected a schedule that takes chunks; try interleaved")
+    return {
+        name: replace(
+            options, schedule=name, chunks=options.chunks if entry.traits.takes_chunks else None, settings=taken[name]
+        )
+        for name, entry in entries.items()
+    }
+
+
+def _takes(entry: Entry, setting: str) -> bool:
+    return setting.partition("=")[0].strip() in [parameter.name for parameter in entry.parameters]

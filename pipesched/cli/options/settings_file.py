@@ -9,20 +9,22 @@ from typing import Any
 
 from typer.core import TyperArgument, TyperOption
 
-from pipesched.cli.errors import InputError
+from pipesched.cli.errors import InputError, read_from
+from pipesched.schedules import formats
 from pipesched.schedules.common import shown
 
 SETTINGS = "--settings"
 """The option of the file."""
 
 
-def with_settings(words: Sequence[str], parameters: Sequence[Any], given: Mapping[str, Any]) -> list[str]:
+def with_settings(words: Sequence[str], parameters: Sequence[Any], given: Mapping[str, Any], context: Any) -> list[str]:
     """Return the words of a command line, with the words of its file of settings before them.
 
     Args:
         words: The words.
         parameters: The parameters of the command.
         given: Values that the words give, by parameter; the file's values of these parameters do not count.
+        context: The context of the command.
 
     Raises:
         InputError: The file has a key that is no option of the command, or a value that no option takes.
@@ -31,9 +33,7 @@ def with_settings(words: Sequence[str], parameters: Sequence[Any], given: Mappin
     file = _file_of(words)
     if file is None:
         return [*words]
-    from pipesched.schedules.formats import load_json, read_text
-
-    settings = load_json(read_text(file), file)
+    settings = formats.load_json(formats.read_text(file), file)
     if not isinstance(settings, dict):
         raise InputError(f'{file}: got no object, expected options and their values; try {{"schedule": "1f1b"}}')
     known: dict[str, list[Any]] = {}  # MODEL and --model have one key
@@ -50,7 +50,10 @@ def with_settings(words: Sequence[str], parameters: Sequence[Any], given: Mappin
             raise InputError(f"{file}: got {shown(key)}, expected an option of the command, without dashes{advice}")
         if value is not None and all(given.get(parameter.name) is None for parameter in named):
             parameter = named[-1]
-            (arguments if isinstance(parameter, TyperArgument) else options).extend(_words(parameter, value, file, key))
+            read_from(file, _long(parameter))
+            choices = parameter.display_type(context).strip("<>").split("|")
+            is_option = not isinstance(parameter, TyperArgument)
+            (options if is_option else arguments).extend(_words(parameter, value, f"{file}: {key}", choices))
     return [*options, *words, *arguments]
 
 
@@ -76,7 +79,7 @@ def _names(parameter: Any) -> Iterator[str]:
     yield from (name[2:] for name in parameter.opts if name.startswith("--"))
 
 
-def _words(parameter: Any, value: Any, file: str, key: str) -> list[str]:
+def _words(parameter: Any, value: Any, place: str, choices: Sequence[str]) -> list[str]:
     """Return the words of a value: none for false, and a list as several values or as 4,8."""
     is_option = isinstance(parameter, TyperOption)
     is_flag = is_option and parameter.is_flag
@@ -89,7 +92,8 @@ def _words(parameter: Any, value: Any, file: str, key: str) -> list[str]:
         or any(isinstance(part, bool) or not isinstance(part, str | int | float) for part in values)
     ):
         expected = "true or false" if is_flag else "a text, a number or a list of them"
-        raise InputError(f"{file}: {key}: got {shown(value)}, expected {expected}")
+        expected = expected if len(choices) == 1 else f"one of {', '.join(choices)}"
+        raise InputError(f"{place}: got {shown(value)}, expected {expected}")
     texts = [*map(str, values)]
     texts = texts if getattr(parameter, "multiple", False) else [",".join(texts)]
     return [word for text in texts for word in ([f"{_long(parameter)}={text}"] if is_option else [text])]

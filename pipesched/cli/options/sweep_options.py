@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.count_list import amounts
-from pipesched.cli.options.key_values import integers, long_key, read_integer, unknown_key
 from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.cli.options.values import amounts, integers, long_key, read_integer, unknown_key
 from pipesched.schedules.common import values_of
 from pipesched.simulator import NetworkOptions
 

@@ -1,14 +1,24 @@
-"""Options for torch, and their values; torch is loaded only if one is used."""
+"""Options for a model and its run, and their values; torch is loaded only if one is used."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipesched.cli.errors import InputError, NotThereError
+from pipesched.cli.terminal import progress_bar
+from pipesched.executor import LayerSettings
+from pipesched.profiles import io, models, processes
+from pipesched.questions import MeasureSettings
+from pipesched.schedules.common import values_of
+from pipesched.workflows import arguments, measuring
 
 if TYPE_CHECKING:
+    from pipesched.profiles.costs import Profile
+    from pipesched.profiles.io import Plan
     from pipesched.profiles.models import Model
 
 ModelName = Annotated[
@@ -61,8 +71,81 @@ def require_device(device: str) -> None:
 
 def load_model(text: str) -> Model:
     """Return the model of this name, as `resolve_model` does; prints of a user's factory go to stderr."""
-    from pipesched.profiles.models import resolve_model
-    from pipesched.profiles.processes import prints_to_stderr
+    with processes.prints_to_stderr():
+        return models.resolve_model(text)
 
-    with prints_to_stderr():
-        return resolve_model(text)
+
+def planned_model(plan: Plan, model: str | None, option: str, *, trusts: bool) -> str:
+    """Return the name of the model to build and run.
+
+    Args:
+        plan: The plan with the name.
+        model: The user's own name for the model, if any.
+        option: The option for the model.
+        trusts: Whether the plan may name code to import; the user's own name always may.
+
+    Raises:
+        InputError: The plan is of a graph without a model, or the user named another model.
+        ProfileError: The plan is not trusted.
+    """
+    if model is not None and not arguments.is_same_model(model, plan.model):
+        raise InputError(f"--plan: got {option} {model} too, expected none: the plan says {plan.model}; leave it out")
+    if io.costs_file_of(plan.model) is not None:
+        raise InputError(
+            f"--plan: got a plan of {plan.model}, expected one of a model: of its layers only costs are known; "
+            "emulate them with 'pipesched run --plan ..' and --profile or --layer-costs"
+        )
+    name = io.trusted(plan.model) if trusts or model is not None else plan.model
+    io.require_trusted(name)
+    return name
+
+
+_PASSES, _REPEATS, _WARMUP = 3, 4, 1
+"""Short profiles behind each median, measured runs of a layer in each, and warm-up runs before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(MeasureSettings):
+    """The settings of a measured run, for commands that profile a model first."""
+
+    def require_possible(self) -> None:
+        """Refuse settings that this machine cannot run.
+
+        Raises:
+            ArgumentError: NCCL between CPUs.
+            NotThereError: No GPU.
+        """
+        require_device(self.device)
+        arguments.require_possible(self)
+
+    def profile(
+        self,
+        model: Model,
+        microbatch_sizes: Sequence[int],
+        num_ranks: int,
+        *,
+        splits: bool = True,
+        num_pipelines: int = 1,
+    ) -> Profile:
+        """Measure the layers of `model` in short passes, while other cores are as busy as in the run.
+
+        Args:
+            splits: Whether to measure I and W too.
+            num_pipelines: Most parallel pipelines, for the slowdown of a shared core.
+
+        Raises:
+            ProfileError: The model fails.
+        """
+        with progress_bar(f"profiling {model.name}") as tick:
+            return measuring.profile(
+                model,
+                microbatch_sizes,
+                repeats=_REPEATS,
+                warmup=_WARMUP,
+                passes=_PASSES,
+                companions=processes.num_companions(num_ranks, self.device),
+                pipelines=processes.num_sharing(num_pipelines, self.device),
+                splits=splits,
+                progress=tick,
+                **values_of(self, LayerSettings),
+            ).profile

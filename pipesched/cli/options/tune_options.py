@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.cli.options.run_options import RunOptions
-from pipesched.cli.options.torch_options import TrustModel, load_model
-from pipesched.questions import CostSettings, TuneSettings
+from pipesched.cli.options.torch_options import RunOptions, TrustModel, load_model
+from pipesched.questions import InputShare, LayerCut, TuneSettings
 from pipesched.schedules.common import tuple_of
 from pipesched.simulator import NetworkOptions
 
@@ -26,7 +25,7 @@ _MOST_SIZES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TunedModel(CostSettings):
+class TunedModel:
     """A model or its profile, the cut of its layers, and the network."""
 
     model: Annotated[
@@ -35,12 +34,10 @@ class TunedModel(CostSettings):
             metavar="PROFILE|MODEL", help="Measured profile (JSON), or a model that is profiled first, as gpt:layers=8."
         ),
     ]
+    partition: LayerCut = None
+    input_share: InputShare = None
     network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
     trust_model: TrustModel = False
-
-    shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
-        ("model", "partition", "input_share", "network", "trust_model")
-    )
 
     @property
     def is_file(self) -> bool:
@@ -86,7 +83,9 @@ class TunedModel(CostSettings):
         from pipesched.workflows.tuning import require_dividing
 
         model = load_model(self.model)
-        parse_partition(self.partition_text or "balanced", (1.0,) * len(model.layers), num_devices)
+        partition = self.partition or "balanced"
+        assert isinstance(partition, str), "an option is a text"
+        parse_partition(partition, (1.0,) * len(model.layers), num_devices)
         counts: Sequence[int] = divisors(asked.batch_size)
         counts_asked = counts if asked.microbatches is None else tuple_of(asked.microbatches)
         require_dividing(counts_asked, asked.batch_size, counts)

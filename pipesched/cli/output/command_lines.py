@@ -6,8 +6,8 @@ import shlex
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from pipesched.cli.options.run_options import RunOptions
-from pipesched.cli.options.setting_options import setting_words
+from pipesched.cli.options.option_groups import setting_words
+from pipesched.cli.options.torch_options import RunOptions
 from pipesched.questions import OF_PROCESSES, TrainSettings
 from pipesched.schedules.common import values_of
 

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipesched.cli.terminal import as_text, percent, progress_lines
+from pipesched.cli.terminal import as_text, progress_lines
+from pipesched.profiles import processes
+from pipesched.simulator.analysis import readable_share
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +37,7 @@ class _Row:
             return [f"0/{num_steps}", "", "", ""]
         loss = sum(scores.loss for scores in self.last) / len(self.last)
         known = [scores.accuracy for scores in self.last if scores.accuracy is not None]
-        accuracy = percent(sum(known) / len(known)) if known else ""
+        accuracy = readable_share(sum(known) / len(known)) if known else ""
         passed_s = self.now_s - self.began_s
         pace = f"{(self.step - 1) / passed_s:.1f}" if self.step > 1 and passed_s > 0 else ""
         return [f"{self.step}/{num_steps}", f"{loss:.4f}", accuracy, pace]
@@ -47,10 +49,8 @@ def live(names: Sequence[str], num_steps: int) -> Iterator[Callable[[str, int, S
 
     Prints of a model go to stderr.
     """
-    from pipesched.profiles.processes import prints_to_stderr
-
     if not sys.stderr.isatty():
-        with prints_to_stderr(), progress_lines("training") as tick:
+        with processes.prints_to_stderr(), progress_lines("training") as tick:
             yield lambda name, step, scores: tick((names.index(name) + step / num_steps) / len(names))  # noqa: ARG005
         return
     from rich.console import Console
@@ -66,7 +66,7 @@ def live(names: Sequence[str], num_steps: int) -> Iterator[Callable[[str, int, S
 
     console = Console(stderr=True)
     shown = Live(get_renderable=lambda: _table(rows, num_steps), console=console, transient=True, refresh_per_second=4)
-    with prints_to_stderr(), shown:
+    with processes.prints_to_stderr(), shown:
         yield tell
 
 

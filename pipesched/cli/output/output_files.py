@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError, NotThereError
-from pipesched.cli.terminal import complain
+from pipesched.cli.terminal import complain, json_answer, print_json, print_results
+from pipesched.schedules import formats
 from pipesched.schedules.formats import postpone_files, require_folder, suffix_of, write_text
+from pipesched.simulator import views
+from pipesched.simulator.analysis import TABLE_FORMATS
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
-    from pipesched.simulator.analysis import CellValue
     from pipesched.simulator.views import RunDetails
+    from pipesched.workflows import Table
 
 PAGE = ".html"
 TIMELINE = (".json", ".csv", ".parquet", PAGE)
 JSON = (".json",)
 CSV = (".csv",)
-TABLE = (".md", *CSV, *JSON)
+TABLE = tuple(TABLE_FORMATS)
 
 
 def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path | None = None) -> None:
@@ -39,7 +41,6 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path |
         NotThereError: Parquet without pyarrow.
     """
     from pipesched.simulator import SimulationError
-    from pipesched.simulator.views import GANTT_SUFFIXES, require_parquet
 
     _asked.update({path: _stamp(path) for path, _ in (*outputs, (journal, ())) if path is not None})
     seen: set[str] = set()
@@ -48,8 +49,8 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path |
             continue
         if suffixes and suffix_of(path) not in suffixes:
             expected = " or ".join(suffix or "none" for suffix in suffixes)
-            is_picture = suffix_of(path) in GANTT_SUFFIXES
-            has_option = any(others == GANTT_SUFFIXES for _, others in outputs)
+            is_picture = suffix_of(path) in views.GANTT_SUFFIXES
+            has_option = any(others == views.GANTT_SUFFIXES for _, others in outputs)
             by = f"--gantt {path}" if has_option else f"'pipesched gantt --out {path}'"
             drawn = f"; a picture is drawn by {by}" if is_picture else ""
             raise InputError(
@@ -64,7 +65,7 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path |
         seen.add(target)
         if suffix_of(path) == ".parquet":
             try:
-                require_parquet(path)
+                views.require_parquet(path)
             except SimulationError as error:
                 raise NotThereError(str(error)) from error
     postpone_files(path for path, _ in outputs if path is not None)
@@ -95,26 +96,30 @@ def write_timeline(
 ) -> None:
     """Write every span: .json (ours, lossless), .csv or .parquet; or a page of them, with details and notes, .html."""
     if suffix_of(path) == PAGE:
-        from pipesched.simulator.views import draw_gantt
-
-        draw_gantt([timeline], path, details=[] if details is None else [details], notes=notes)
+        views.draw_gantt([timeline], path, details=[] if details is None else [details], notes=notes)
     elif suffix_of(path) == ".json":
-        from pipesched.schedules.formats import timeline_to_json
-
-        emit(timeline_to_json(timeline), path)
+        emit(formats.timeline_to_json(timeline), path)
     else:
-        from pipesched.simulator.views import write_frame
-
-        write_frame(timeline, path)
+        views.write_frame(timeline, path)
 
 
-def table_text(rows: Sequence[dict[str, CellValue]], suffix: str) -> str:
-    """Return the rows of a table as text in the format of one of the suffixes of `TABLE`."""
-    from pipesched.simulator.analysis import to_csv, to_markdown
-
-    if suffix == ".json":
-        return json.dumps(rows, indent=2, allow_nan=False)
-    return (to_markdown if suffix == ".md" else to_csv)(rows)
+def print_answer(
+    command: str,
+    data: Mapping[str, object],
+    notes: Iterable[str],
+    tables: Iterable[Table],
+    *,
+    is_json: bool,
+    out: Path | None = None,
+) -> None:
+    """Print the answer of a command: as JSON, with notes, or as tables; write the JSON to `out`, if there is one."""
+    notes = [*notes]
+    if out is not None:
+        emit(json_answer(command, data, notes), out)
+    if is_json:
+        print_json(command, data, notes)
+    else:
+        print_results(tables)
 
 
 def emit(text: str, out: Path | None) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pipesched.cli.byte_sizes import enough
 from pipesched.cli.errors import in_flags
-from pipesched.cli.terminal import num_bytes, print_lines, print_table, seconds
+from pipesched.cli.options.values import enough
+from pipesched.cli.terminal import print_lines, print_table
+from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.workflows import with_equal_devices
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ def nothing_fits(ranking: PlanRanking, request: Request) -> str:
     if nearest is None:
         return in_flags(f"plan: nothing can be predicted; the first: {ranking.rejected[0].reason}")
     limits = [device.memory_bytes for device in request.cluster.devices if device.memory_bytes is not None]
-    needed = f"{nearest.held_bytes} bytes ({num_bytes(nearest.held_bytes)})"
+    needed = f"{nearest.held_bytes} bytes ({readable_bytes(nearest.held_bytes)})"
     return (
-        f"plan: nothing fits into {num_bytes(min(limits))}: the nearest is {nearest.setting}, which needs {needed} "
-        f"and would do {nearest.throughput:.4g} samples/s; try --memory-limit {enough(nearest.held_bytes or 0)}, "
-        "more devices or a smaller batch"
+        f"plan: nothing fits into {readable_bytes(min(limits))}: the nearest is {nearest.setting}, which needs "
+        f"{needed} and would do {nearest.throughput:.4g} samples/s; "
+        f"try --memory-limit {enough(nearest.held_bytes or 0)}, more devices or a smaller batch"
     )
 
 
@@ -69,16 +70,18 @@ def print_explained(outcome: Outcome, request: Request) -> None:
     timeline, steps = timeline_of(outcome.setting, request), steps_of(outcome.setting)
     rows = []
     for use in usage(timeline):
-        causes = {cause: seconds(idle_s) for cause, idle_s in use.idle_by_cause_s}
-        rows.append({"device": str(use.device), "busy": seconds(use.busy_s), "idle": seconds(use.idle_s), **causes})
+        causes = {cause: readable_s(idle_s) for cause, idle_s in use.idle_by_cause_s}
+        rows.append(
+            {"device": str(use.device), "busy": readable_s(use.busy_s), "idle": readable_s(use.idle_s), **causes}
+        )
     used = [name for name in rows[0] if any(row[name] != "0 s" for row in rows)]
     what = f"{outcome.setting}: where the time of {'a batch' if steps == 1 else f'{steps} steps'} goes"
     print_table(what, with_equal_devices({name: row[name] for name in used} for row in rows))
     path = critical_path(timeline)
     total_s = timeline.makespan_s
-    parts = ", ".join(f"{kind} {seconds(share)} ({share / total_s:.1%})" for kind, share in shares(path).items())
+    parts = ", ".join(f"{kind} {readable_s(share)} ({share / total_s:.1%})" for kind, share in shares(path).items())
     stays = readable_path(path)
     if len(stays) > _MOST_STAYS:
         half = _MOST_STAYS // 2
         stays = [*stays[:half], f".. {len(stays) - 2 * half} more ..", *stays[-half:]]
-    print_lines([f"critical path of {seconds(total_s)}: {parts}", "  " + "; ".join(stays)])
+    print_lines([f"critical path of {readable_s(total_s)}: {parts}", "  " + "; ".join(stays)])

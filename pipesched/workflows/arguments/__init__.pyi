@@ -1,8 +1,4 @@
-from .cluster_arguments import ClusterArgument as ClusterArgument
-from .cluster_arguments import read_cluster_argument as read_cluster_argument
-from .cluster_arguments import read_devices_argument as read_devices_argument
-from .cluster_arguments import require_network as require_network
-from .cluster_arguments import with_enough_devices as with_enough_devices
+from .cost_arguments import ClusterArgument as ClusterArgument
 from .cost_arguments import CostsArgument as CostsArgument
 from .cost_arguments import PartitionArgument as PartitionArgument
 from .cost_arguments import ProfileArgument as ProfileArgument
@@ -10,9 +6,13 @@ from .cost_arguments import layer_bounds as layer_bounds
 from .cost_arguments import load_costs as load_costs
 from .cost_arguments import naming_costs as naming_costs
 from .cost_arguments import partition_text as partition_text
+from .cost_arguments import read_cluster_argument as read_cluster_argument
 from .cost_arguments import read_costs_argument as read_costs_argument
+from .cost_arguments import read_devices_argument as read_devices_argument
 from .cost_arguments import read_microbatch_size as read_microbatch_size
 from .cost_arguments import read_profile_argument as read_profile_argument
+from .cost_arguments import require_network as require_network
+from .cost_arguments import with_enough_devices as with_enough_devices
 from .model_arguments import ModelArgument as ModelArgument
 from .model_arguments import cut_model as cut_model
 from .model_arguments import name_for_processes as name_for_processes
@@ -27,8 +27,6 @@ from .own_builder import own_entry as own_entry
 from .own_builder import read_workers as read_workers
 from .own_builder import require_one_step as require_one_step
 from .own_builder import workers_for as workers_for
-from .plan_arguments import is_same_model as is_same_model
-from .plan_arguments import require_as_planned as require_as_planned
 from .schedule_arguments import ListsArgument as ListsArgument
 from .schedule_arguments import NamedSchedule as NamedSchedule
 from .schedule_arguments import ScheduleArgument as ScheduleArgument
@@ -36,12 +34,14 @@ from .schedule_arguments import ScheduleSource as ScheduleSource
 from .schedule_arguments import build_own as build_own
 from .schedule_arguments import entry_of as entry_of
 from .schedule_arguments import given_plan as given_plan
+from .schedule_arguments import is_same_model as is_same_model
 from .schedule_arguments import known_entry as known_entry
 from .schedule_arguments import label_of as label_of
 from .schedule_arguments import named_schedule as named_schedule
 from .schedule_arguments import read_lists_argument as read_lists_argument
 from .schedule_arguments import read_plan_argument as read_plan_argument
 from .schedule_arguments import read_schedule_argument as read_schedule_argument
+from .schedule_arguments import require_as_planned as require_as_planned
 from .schedule_arguments import require_counts as require_counts
 from .schedule_arguments import require_no_counts as require_no_counts
 from .schedule_arguments import require_taken as require_taken

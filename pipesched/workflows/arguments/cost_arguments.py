@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device, Link, first_devices, flat
 from pipesched.profiles.costs import (
     CostSource,
     DeviceCost,
@@ -22,17 +23,26 @@ from pipesched.profiles.costs import (
     profile_with_input_share,
     with_input_share,
 )
-from pipesched.profiles.io import RUN_COSTS_FORMAT, load_cost_table, load_profile, load_run_costs
+from pipesched.profiles.io import (
+    RUN_COSTS_FORMAT,
+    load_cluster,
+    load_cost_table,
+    load_profile,
+    load_run_costs,
+    machine_names,
+)
 from pipesched.profiles.partitioning import cut_layers
 from pipesched.schedules import Schedule
-from pipesched.schedules.formats import format_of, suffix_of
+from pipesched.schedules.common import faults
+from pipesched.schedules.formats import MAX_DEVICES, format_of, suffix_of
+from pipesched.simulator import NetworkOptions
 from pipesched.workflows import (
     ArgumentError,
     require_at_least,
     require_kind,
     require_names,
+    require_number,
     require_numbers,
-    require_share,
 )
 
 CostsArgument: TypeAlias = CostSource | str | Path
@@ -53,7 +63,9 @@ def read_profile_argument(profile: ProfileArgument, input_share: float | None = 
     """
     require_kind("profile", profile, ProfileArgument, "a Profile, or a file of one")
     if input_share is not None:
-        require_share("input_share", input_share)
+        require_number("input_share", input_share)
+        if input_share > 1:
+            raise ArgumentError(f"input_share: got {input_share:g}, expected a share from 0 to 1; try 0.5")
     loaded = profile if isinstance(profile, Profile) else load_profile(profile)
     return loaded if input_share is None else profile_with_input_share(loaded, input_share)
 
@@ -213,3 +225,99 @@ def load_costs(costs: CostsArgument) -> CostSource:
     if suffix_of(costs) == ".csv":
         return load_cost_table(costs)
     return load_run_costs(costs) if format_of(costs) == RUN_COSTS_FORMAT else load_profile(costs)
+
+
+ClusterArgument: TypeAlias = Cluster | str | Path | None
+
+
+def read_devices_argument(cluster: ClusterArgument, num_devices: int | None) -> Cluster:
+    """Return the first `num_devices` devices of a cluster, or all devices for None.
+
+    Raises:
+        ArgumentError: Neither argument is given, or the cluster has fewer devices.
+        ProfileError: The file is not a cluster.
+    """
+    if num_devices is None:
+        if cluster is None:
+            raise ArgumentError("num_devices: got none and no `cluster`, expected one of them; try `num_devices=4`")
+        return read_cluster_argument(cluster, 1, "num_devices")
+    num_devices = require_at_least("num_devices", num_devices, 1)
+    return first_devices(read_cluster_argument(cluster, num_devices, "num_devices"), num_devices)
+
+
+def require_network(network: object) -> None:
+    """Refuse invalid network options.
+
+    Raises:
+        ArgumentError: `network` is not a NetworkOptions, or an option is out of range.
+    """
+    require_kind("network", network, NetworkOptions, "NetworkOptions; try pipesched.NetworkOptions(protocol='eager')")
+    assert isinstance(network, NetworkOptions), "its kind"
+    for fault in faults(network):
+        raise ArgumentError(f"network: {fault}")
+
+
+def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str) -> Cluster:
+    """Return at least `num_devices` devices.
+
+    Args:
+        cluster: Machines, a file of them, or None: equal devices whose links take no time.
+        num_devices: At least 1.
+        what: The user of the devices, for messages.
+
+    Raises:
+        ArgumentError: `cluster` is of another kind, or has too few devices.
+        ProfileError: The file is not a cluster.
+    """
+    require_kind("cluster", cluster, ClusterArgument, "a Cluster, a file of one, or None")
+    if isinstance(cluster, str) and cluster in machine_names():
+        raise ArgumentError(
+            f"cluster: got {cluster!r}, expected a Cluster or a file of one; try pipesched.load_machine({cluster!r})"
+        )
+    if num_devices > MAX_DEVICES:
+        raise ArgumentError(f"cluster: got {num_devices} devices for {what}, expected at most {MAX_DEVICES}; use fewer")
+    if cluster is None:
+        return flat(num_devices)
+    if isinstance(cluster, Cluster):
+        _require_possible_cluster(cluster)
+        return with_enough_devices(cluster, num_devices, what, "cluster")
+    return with_enough_devices(load_cluster(cluster), num_devices, what, str(cluster))
+
+
+def with_enough_devices(cluster: Cluster, num_devices: int, what: str, place: str) -> Cluster:
+    """Return `cluster`; errors name the user of its devices (`what`) and the argument (`place`).
+
+    Raises:
+        ArgumentError: The cluster has fewer than `num_devices` devices.
+    """
+    if len(cluster.devices) < num_devices:
+        raise ArgumentError(
+            f"{place}: devices: got {len(cluster.devices)}, expected {num_devices} for {what}; "
+            "add devices, or use fewer ranks"
+        )
+    return cluster
+
+
+def _require_possible_cluster(cluster: Cluster) -> None:
+    """Refuse a cluster with invalid devices, links or numbers of devices.
+
+    Raises:
+        ArgumentError: A part of the cluster is invalid.
+    """
+    for device in {id(device): device for device in require_names("cluster: devices", cluster.devices)}.values():
+        require_kind("cluster: devices", device, Device, "Devices; try pipesched.flat(4)")
+        require_numbers("cluster: devices", device, ("speed",))
+    links = [("intra", cluster.intra), ("inter", cluster.inter or cluster.intra), ("loopback", cluster.loopback)]
+    for exception in require_names("cluster: links", cluster.links):
+        require_kind("cluster: links", exception, tuple, "tuples (from device, to device, Link)")
+        if len(exception) != 3:
+            raise ArgumentError(f"cluster: links: got {len(exception)} things, expected (from device, to device, Link)")
+        for device in exception[:2]:
+            require_at_least("cluster: links", device, 0)
+        links.append(("links", exception[2]))
+    for name, link in links:
+        require_kind(f"cluster: {name}", link, Link, "a Link; try pipesched.Link(latency_s=1e-5)")
+        require_numbers(f"cluster: {name}", link, ("bandwidth_bytes_per_s",))
+    for devices in require_names("cluster: nics", cluster.nics):
+        for device in require_names("cluster: nics", devices):
+            require_at_least("cluster: nics", device, 0)

@@ -12,13 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from pipesched.profiles.io import PLAN_FORMAT, Plan, load_plan
+from pipesched.profiles import models
+from pipesched.profiles.io import PLAN_FORMAT, Plan, costs_file_of, is_built_in, load_plan
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import Entry, ParameterValue, build_entry, build_generated, find, lookup
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
 from pipesched.schedules.transforms import runs_without_flush
-from pipesched.workflows import ArgumentError, require_each_name, require_integer, require_kind, require_names
+from pipesched.workflows import ArgumentError, require_integer, require_kind, require_names
 from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry, searched_entry
 
 _STEPS_PER_RANK = 4
@@ -185,9 +186,11 @@ def searched_entries(
         ArgumentError: `schedules` is no list of these.
         ScheduleError: A schedule or a builder does not exist.
     """
-    texts = [schedule for schedule in require_names("schedules", schedules) if not callable(schedule)]
-    if texts or not schedules:
-        require_each_name("schedules", texts, example)
+    if not require_names("schedules", schedules):
+        raise ArgumentError(f"schedules: got none, expected names; try {example}")
+    for schedule in schedules:
+        if not callable(schedule):
+            require_kind("schedules", schedule, str, f"names; try {example}")
     entries = [searched_entry(entry_of(schedule), require) for schedule in schedules]
     return tuple({entry.searched_name: entry for entry in entries}.values())
 
@@ -340,3 +343,39 @@ def read_plan_argument(plan: Plan | str | Path) -> Plan:
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
     loaded.run(1)
     return loaded
+
+
+def require_as_planned(plan: Plan, *, model: str | None = None, compression: object = None, **others: object) -> None:
+    """Refuse arguments that contradict a plan or repeat a choice of the plan.
+
+    Args:
+        plan: The plan, which fixes partition, micro-batches, batches and messages.
+        model: Name of the model that runs, or None without one.
+        compression: Requested compression of messages; None: as planned.
+        others: Arguments that the plan decides, by their names; None is an argument that is not given.
+
+    Raises:
+        ArgumentError: There is such an argument, or the model is another.
+    """
+    given = [f"`{name}`" for name, value in others.items() if value is not None]
+    if given:
+        raise ArgumentError(
+            f"plan: got {' and '.join(given)} too, expected none: the plan says how its model runs; leave it out"
+        )
+    if compression not in (None, plan.compression):
+        raise ArgumentError(
+            f"plan: got `compression={compression}` too, expected none: the plan compresses nothing; leave it out"
+        )
+    if model is not None and not is_same_model(model, plan.model):
+        raise ArgumentError(f"model: got {model}, expected {plan.model}, as the plan says; try that, or plan anew")
+
+
+def is_same_model(model: str, planned: str) -> bool:
+    """Return whether `model` is the planned model; a graph may have moved to another file."""
+    if model == planned:
+        return True
+    if costs_file_of(planned) is not None:
+        return costs_file_of(model) == costs_file_of(planned)
+    if not is_built_in(planned):
+        return False  # names are compared, without an import
+    return model == models.resolve_model(planned).name

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.check import BACKENDS, Finding, Judgement, MessageBackend, judge
-from pipesched.workflows import Table, require_choice
+from pipesched.workflows import Result, Table, require_choice
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pipesched.schedules.semantics import Deadlock
+
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CheckReport:
+class CheckReport(Result):
     """Whether a schedule completes, and on which backends.
 
     Attributes:
@@ -44,6 +46,23 @@ class CheckReport:
             ArgumentError: The backend does not exist.
         """
         return not self.findings(backend)
+
+    def to_dict(self, backend: MessageBackend = MessageBackend.GLOO) -> dict[str, Any]:
+        """Return plain data, as ``pipesched check --json`` prints it for a backend."""
+        return {
+            "schedule": self.schedule.name,
+            "backend": backend.value,
+            "runs": self.runs_on(backend),
+            "findings": [_finding(finding) for finding in self.findings(backend)],
+            "backends": {
+                name.value: {
+                    "safe": not findings,
+                    "text": BACKENDS[name].text,
+                    "findings": [_finding(finding) for finding in findings],
+                }
+                for name, findings in self.judgement.findings.items()
+            },
+        }
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per finding and backend."""
@@ -74,8 +93,23 @@ class CheckReport:
         verdicts = {backend.value: verdict(findings) for backend, findings in self.judgement.findings.items()}
         return f"CheckReport({self.schedule.name!r}, {verdicts})"
 
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    deadlock = None if finding.deadlock is None else _deadlock(finding.deadlock)
+    return {"kind": finding.kind, "rank": finding.rank, "op": finding.index, "text": finding.text, "deadlock": deadlock}
+
+
+def _deadlock(deadlock: Deadlock) -> dict[str, Any]:
+    missing = deadlock.missing
+    return {
+        "is_circle": missing is None,
+        "links": [
+            {"rank": link.rank, "op": link.index, "text": str(link.op), "next": link.why.name.lower()}
+            for link in deadlock.links
+        ],
+        "missing": None if missing is None else {"rank": missing.rank, "op": missing.op, "text": missing.text},
+        "others": deadlock.others,
+    }
 
 
 def verdict(findings: Sequence[Finding]) -> str:

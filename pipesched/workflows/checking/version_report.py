@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipesched.questions import OnShare, unheard
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.weights import Staleness, staleness
+from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_share
-from pipesched.workflows import ArgumentError, Table, require_at_least, require_names, require_number
+from pipesched.workflows import ArgumentError, Result, Table, require_at_least, require_names, require_number
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class VersionReport:
+class VersionReport(Result):
     """The weight versions that the ops of a run read.
 
     Attributes:
@@ -45,9 +47,7 @@ class VersionReport:
         Raises:
             ArgumentError: `num_microbatches` is not a number of micro-batches.
         """
-        from pipesched.simulator.views import staleness_figure
-
-        return staleness_figure(self.schedule, require_at_least("num_microbatches", num_microbatches, 1))
+        return views.staleness_figure(self.schedule, require_at_least("num_microbatches", num_microbatches, 1))
 
     def table(self) -> Table:
         """Return a row per stage, formatted for people."""
@@ -81,9 +81,6 @@ class VersionReport:
         most = max(stage.forward.staleness for stage in self.staleness.stages)
         return f"VersionReport({self.schedule.name!r}, staleness={most}, stale_share={self.stale_share:.4g})"
 
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
 
 def _cells(name: str, reading: Any) -> dict[str, str]:
     left = "-" if reading.lag is None else str(reading.lag)
@@ -98,6 +95,7 @@ def versions(
     num_chunks: int | None = None,
     parameters: Mapping[str, ParameterValue] | None = None,
     weights: Sequence[float] | None = None,
+    progress: OnShare = unheard,
 ) -> VersionReport:
     """Return versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length.
 
@@ -109,6 +107,7 @@ def versions(
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name.
         weights: Sizes of the weights of the stages, for the stale share; None: all equal.
+        progress: Receives the share of the lists that has been read.
 
     Raises:
         ArgumentError: A name without its counts.
@@ -119,30 +118,21 @@ def versions(
         weights = require_names("weights", weights)
         for weight in weights:
             require_number("weights", weight)
-    source = read_schedule_argument(
+    lists = read_schedule_argument(
         schedule,
         num_ranks=num_ranks,
         num_microbatches=num_microbatches,
         num_chunks=num_chunks,
         parameters=parameters,
         is_held=False,
-    )
-    return report_versions(source.schedule, weights)
-
-
-def report_versions(
-    schedule: Schedule,
-    weights: Sequence[float] | None = None,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> VersionReport:
-    """Do the same as `versions`; `progress` receives the share of the lists that has been read."""
-    if schedule.is_held:
-        require_runnable(schedule)
-    sizes = (1.0,) * schedule.num_stages if weights is None else tuple(weights)
-    if len(sizes) != schedule.num_stages or sum(sizes) == 0:
-        given, example = ",".join(f"{size:g}" for size in sizes), ",".join("1" * schedule.num_stages)
+    ).schedule
+    if lists.is_held:
+        require_runnable(lists)
+    sizes = (1.0,) * lists.num_stages if weights is None else tuple(weights)
+    if len(sizes) != lists.num_stages or sum(sizes) == 0:
+        given, example = ",".join(f"{size:g}" for size in sizes), ",".join("1" * lists.num_stages)
         raise ArgumentError(
-            f"weights: got {given}, expected {schedule.num_stages} sizes, one per stage, not all 0; try {example}"
+            f"weights: got {given}, expected {lists.num_stages} sizes, one per stage, not all 0; try {example}"
         )
-    measured = staleness(schedule, progress)
-    return VersionReport(schedule, measured, measured.stale_share(sizes))
+    measured = staleness(lists, progress)
+    return VersionReport(lists, measured, measured.stale_share(sizes))

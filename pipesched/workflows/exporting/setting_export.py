@@ -1,16 +1,21 @@
-"""The export of a setting: flags or configuration with which another trainer trains as planned."""
+"""The export of a setting to another trainer, and the rules of each trainer for a search."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
+from pipesched.profiles.costs import LayerExecution, Profile
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.questions import TrainerName
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement
-from pipesched.workflows import require_choice, require_kind
+from pipesched.simulator.search import Setting
+from pipesched.workflows import ArgumentError, require_choice, require_kind
 from pipesched.workflows.arguments import PartitionArgument, partition_text, read_plan_argument
 from pipesched.workflows.exporting.deepspeed_config import deepspeed_config
 from pipesched.workflows.exporting.megatron_flags import megatron_flags
@@ -80,3 +85,52 @@ def flags_of(setting: PipelineSetting, trainer: TrainerName) -> str:
             return deepspeed_config(setting)
         case _:
             assert_never(trainer)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRule:
+    """Returns why a trainer cannot express a candidate; can be sent to another process.
+
+    Attributes:
+        trainer: The trainer.
+        execution: Execution of the layers of the profile.
+        dtype: Data type of the profile.
+    """
+
+    trainer: TrainerName
+    execution: LayerExecution
+    dtype: str
+
+    @classmethod
+    def of(cls, trainer: TrainerName, profile: Profile) -> TrainerRule:
+        """Return the rule of a trainer for plans from a profile."""
+        return cls(trainer, profile.provenance.execution, profile.provenance.dtype)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the trainer divides the layers among stages by itself."""
+        return self.trainer == "deepspeed"
+
+    def __call__(self, candidate: Setting) -> str | None:
+        """Return why the trainer cannot express a candidate, or None if it can."""
+        few = min(candidate.num_microbatches, 2 * candidate.num_ranks)  # a trainer's rules need no more
+        if find(candidate.schedule).is_own or candidate.replicas:
+            few = candidate.num_microbatches
+        return _refusal(self, replace(candidate, num_microbatches=few, microbatch_size=1))
+
+
+@lru_cache(maxsize=4096)
+def _refusal(rule: TrainerRule, candidate: Setting) -> str | None:
+    setting = PipelineSetting(
+        schedule_spec=candidate.schedule_spec(),
+        partition=candidate.partition,
+        microbatch_size=candidate.size,
+        compression=candidate.compression,
+        execution=rule.execution,
+        dtype=rule.dtype,
+    )
+    try:
+        flags_of(setting, rule.trainer)
+    except (ArgumentError, ScheduleError) as error:
+        return str(error)
+    return None

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from pipesched.workflows import FormatName, require_choice
+from pipesched.executor import launch, training
+from pipesched.profiles import io
+from pipesched.schedules import formats
+from pipesched.simulator import search
+from pipesched.workflows import require_choice
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+FormatName: TypeAlias = Literal[
+    "schedule",
+    "timeline",
+    "profile",
+    "run-costs",
+    "stage-costs",
+    "layer-costs",
+    "cluster",
+    "plan",
+    "job",
+    "checkpoint",
+    "search",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,80 +44,42 @@ class FileFormat:
     make_schema: Callable[[], dict[str, Any]]
 
 
-def _schedule() -> dict[str, Any]:
-    from pipesched.schedules.formats import schedule_schema
-
-    return schedule_schema()
-
-
-def _timeline() -> dict[str, Any]:
-    from pipesched.schedules.formats import timeline_schema
-
-    return timeline_schema()
-
-
-def _profile() -> dict[str, Any]:
-    from pipesched.profiles.io import profile_schema
-
-    return profile_schema()
-
-
-def _run_costs() -> dict[str, Any]:
-    from pipesched.profiles.io import run_costs_schema
-
-    return run_costs_schema()
-
-
-def _cost_table(rows: str) -> dict[str, Any]:
-    from pipesched.profiles.io import cost_table_schema
-
-    return cost_table_schema(rows)
-
-
-def _cluster() -> dict[str, Any]:
-    from pipesched.profiles.io import cluster_schema
-
-    return cluster_schema()
-
-
-def _plan() -> dict[str, Any]:
-    from pipesched.profiles.io import plan_schema
-
-    return plan_schema()
-
-
-def _job() -> dict[str, Any]:
-    from pipesched.executor.launch import job_schema
-
-    return job_schema()
-
-
-def _checkpoint() -> dict[str, Any]:
-    from pipesched.executor.training import checkpoint_schema
-
-    return checkpoint_schema()
-
-
-def _search() -> dict[str, Any]:
-    from pipesched.simulator.search import Journal
-
-    return Journal.line_schema()
-
-
 FILE_FORMATS: dict[FormatName, FileFormat] = {
-    "schedule": FileFormat(".json", "Op lists of every rank, and what they do not say.", _schedule),
-    "timeline": FileFormat(".json", "What a run did or will do: when each op began and ended, bytes held.", _timeline),
-    "profile": FileFormat(".json", "Seconds and bytes of every layer of a model, by micro-batch size.", _profile),
-    "run-costs": FileFormat(".json", "What the ops of stages, and messages, took in runs.", _run_costs),
-    "stage-costs": FileFormat(".csv", "Seconds and bytes of every stage, a row each.", lambda: _cost_table("stage")),
-    "layer-costs": FileFormat(".csv", "Seconds and bytes of every layer, a row each.", lambda: _cost_table("layer")),
-    "cluster": FileFormat(".json", "Devices, links and what handing a message over costs.", _cluster),
-    "plan": FileFormat(".json", "How to train a model on the machines it was made for.", _plan),
-    "job": FileFormat(".json", "All that the processes of a run need to know.", _job),
-    "checkpoint": FileFormat(".json", "What a checkpoint of a training run is of, and its files.", _checkpoint),
-    "search": FileFormat(".jsonl", "What a search or a sweep has found so far, an outcome a line.", _search),
+    "schedule": FileFormat(
+        ".json", "Op lists of every rank, and what they do not say.", lambda: formats.schedule_schema()
+    ),
+    "timeline": FileFormat(
+        ".json",
+        "What a run did or will do: when each op began and ended, bytes held.",
+        lambda: formats.timeline_schema(),
+    ),
+    "profile": FileFormat(
+        ".json", "Seconds and bytes of every layer of a model, by micro-batch size.", lambda: io.profile_schema()
+    ),
+    "run-costs": FileFormat(
+        ".json", "What the ops of stages, and messages, took in runs.", lambda: io.run_costs_schema()
+    ),
+    "stage-costs": FileFormat(
+        ".csv", "Seconds and bytes of every stage, a row each.", lambda: io.cost_table_schema("stage")
+    ),
+    "layer-costs": FileFormat(
+        ".csv", "Seconds and bytes of every layer, a row each.", lambda: io.cost_table_schema("layer")
+    ),
+    "cluster": FileFormat(
+        ".json", "Devices, links and what handing a message over costs.", lambda: io.cluster_schema()
+    ),
+    "plan": FileFormat(".json", "How to train a model on the machines it was made for.", lambda: io.plan_schema()),
+    "job": FileFormat(".json", "All that the processes of a run need to know.", lambda: launch.job_schema()),
+    "checkpoint": FileFormat(
+        ".json", "What a checkpoint of a training run is of, and its files.", lambda: training.checkpoint_schema()
+    ),
+    "search": FileFormat(
+        ".jsonl",
+        "What a search or a sweep has found so far, an outcome a line.",
+        lambda: search.Journal.line_schema(),
+    ),
 }
-"""The formats by name."""
+"""The formats by name; a schema is loaded when it is asked for."""
 
 
 def file_schema(name: FormatName) -> dict[str, Any]:

@@ -13,17 +13,19 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from pipesched.executor import RankFailed
+from pipesched.executor import RankFailed, launch
 from pipesched.profiles import FLOAT32_BYTES, Carrier
 from pipesched.profiles.clusters import Cluster, LoadedLinkFit, LoadedMessages, fit_loaded_link, under_load
 from pipesched.profiles.costs import samples_of
 from pipesched.profiles.io import load_cluster, save_cluster
 from pipesched.questions import LinkSettings, MeasureSettings, NumRanks
 from pipesched.schedules.builders import build
+from pipesched.schedules.common import Counts, Description, tuple_of
+from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import MAX_INT64, Table, asks, require_each_at_least, require_path, require_settings
+from pipesched.workflows import MAX_INT64, Result, Table, asks, require_path
 from pipesched.workflows.measuring.run_specs import modelled_spec
 from pipesched.workflows.measuring.running import measured
 
@@ -48,7 +50,7 @@ way. Gradients arrive before the first rank asks for them, which gives the cost 
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LinkMeasurement:
+class LinkMeasurement(Result):
     """Measured links.
 
     Attributes:
@@ -88,10 +90,8 @@ class LinkMeasurement:
 
     def plot(self) -> Figure:
         """Draw the times of a message from the first rank to the second, by its size."""
-        from pipesched.simulator.views import cost_figure
-
         link, sizes = self.cluster.link(0, 1), [sample.num_bytes for sample in self.samples] or _SIZES_BYTES
-        return cost_figure(
+        return views.cost_figure(
             self.cluster.origin,
             "message",
             list(map(readable_bytes, sizes)),
@@ -136,9 +136,6 @@ class LinkMeasurement:
             "\n".join(lines),
         )
 
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
 
 def _readable_line(constant_s: float, per_byte_s: float) -> str:
     return f"{readable_s(constant_s)} + {readable_s(per_byte_s * 1024**2)} per MiB"
@@ -149,14 +146,15 @@ class LinksQuestion(LinkSettings):
     """The question of `profile_links`; its fields are the arguments of that function."""
 
     num_ranks: NumRanks = 2
-    sizes_bytes: Sequence[int] | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        require_settings(self)
-        if self.sizes_bytes is not None:
-            sizes_bytes = require_each_at_least("sizes_bytes", self.sizes_bytes, 1, MAX_INT64)
-            object.__setattr__(self, "sizes_bytes", sizes_bytes)
+    sizes_bytes: Annotated[
+        Counts | None,
+        Description(
+            "Sizes of the messages [bytes]; none: 1 KiB to 4 MiB. Ranks that compute send only sizes from 1 KiB to "
+            "4 MiB.",
+            least=1,
+            most=MAX_INT64,
+        ),
+    ] = field(default=None, kw_only=True)
 
 
 @asks(LinksQuestion)
@@ -165,15 +163,12 @@ def profile_links(question: LinksQuestion) -> LinkMeasurement:
 
     Links are measured by ping-pong; over gloo, also messages between ranks that compute.
 
-    Args:
-        sizes_bytes: Sizes of the messages; None: 1 KiB to 4 MiB. Ranks that compute send only sizes from 1 KiB to 4
-            MiB.
-
     Raises:
         ArgumentError: An unknown word, or a number that is too small.
         RankFailed: A rank failed; the message has its own words.
     """
-    sizes_bytes, repeats = question.sizes_bytes, question.repeats
+    repeats = question.repeats
+    sizes_bytes = None if question.sizes_bytes is None else tuple_of(question.sizes_bytes)
     cluster = _by_ping_pong(question.num_ranks, question.backend, sizes_bytes, repeats)
     if question.backend != "gloo":
         return LinkMeasurement(cluster, None, ())
@@ -230,13 +225,11 @@ def _measured_by_processes(num_ranks: int, backend: Carrier, words: Sequence[str
     Raises:
         RankFailed: A process failed; the message has its own words.
     """
-    from pipesched.executor.launch import job_folder, started
-
-    with job_folder() as folder:
+    with launch.job_folder() as folder:
         out = folder / "measured.json"
         words = ["--backend", backend, *words, "--out", str(out), "--meet", f"file://{folder.absolute()}/store"]
         module = "pipesched.profiles.measuring.link_profiler"
-        with started(num_ranks, module, words, folder, is_fresh=backend == "nccl") as processes:
+        with launch.started(num_ranks, module, words, folder, is_fresh=backend == "nccl") as processes:
             codes = [process.poll() for process in processes]
             while None in codes and not any(codes):
                 time.sleep(_POLL_S)

@@ -13,6 +13,7 @@ from pipesched.profiles.costs import (
     Spread,
     StageCost,
     costs_of_samples,
+    costs_of_stages,
     samples_of,
 )
 from pipesched.profiles.io import run_costs_text, save_run_costs
@@ -20,12 +21,12 @@ from pipesched.profiles.partitioning import cut_layers
 from pipesched.questions import MessageFacts, RunFacts
 from pipesched.schedules import Schedule, Timeline, schedule_of
 from pipesched.schedules.common import integer
+from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_s
-from pipesched.workflows import ArgumentError, Table, asks, other_speed, require_names, require_path, require_settings
+from pipesched.workflows import ArgumentError, Result, Table, asks, other_speed, require_names, require_path
 from pipesched.workflows.arguments import (
     ProfileArgument,
     ScheduleSource,
-    partition_text,
     read_microbatch_size,
     read_profile_argument,
 )
@@ -43,7 +44,7 @@ RunsArgument: TypeAlias = TimelineArgument | Sequence[TimelineArgument]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MeasuredCosts:
+class MeasuredCosts(Result):
     """Costs of stages from measured runs.
 
     Attributes:
@@ -104,11 +105,9 @@ class MeasuredCosts:
 
     def plot(self) -> Figure:
         """Draw the median seconds of each kind of op of each stage."""
-        from pipesched.simulator.views import cost_figure
-
         stages = self.costs.stages
         kinds = dict.fromkeys(kind for stage in stages for kind in stage.work)
-        return cost_figure(
+        return views.cost_figure(
             self._title,
             "stage",
             list(map(str, range(len(stages)))),
@@ -131,9 +130,6 @@ class MeasuredCosts:
         ]
         return Table(self._title, tuple(rows), "\n".join(self._lines()))
 
-    def _repr_html_(self) -> str:
-        return self.table().noted(self.notes).to_html()
-
     def _lines(self) -> list[str]:
         """Return lines on ignored ops and missing costs."""
         costs = self.costs
@@ -155,11 +151,6 @@ class RunCostsQuestion(MessageFacts):
 
     runs: RunsArgument
     profile: ProfileArgument | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        object.__setattr__(self, "run_partition", partition_text(self.run_partition))
-        require_settings(self)
 
 
 @asks(RunCostsQuestion)
@@ -223,8 +214,7 @@ def profiled_stages(
         return (*[StageCost(0.0, output_bytes=output_bytes)] * (lists.num_stages - 1), StageCost(0.0))
     if output_bytes is not None:
         raise ArgumentError("output_bytes: got it with `profile`, expected one of them: the profile says it")
-    in_order, bounds, size = cut_of_runs(lists, profile, facts)
-    return in_order.costs_of_layers(bounds, size).stages
+    return costs_of_stages(*cut_of_runs(lists, profile, facts)).stages
 
 
 def cut_of_runs(

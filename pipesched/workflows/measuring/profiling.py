@@ -1,91 +1,307 @@
-"""Measure the layers of a model on this machine."""
+"""Profiles that need no measurement here: of known costs, of runs, or estimated for a GPU; and their result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pipesched.executor import RunSettings
-from pipesched.profiles.costs import median_profile
-from pipesched.questions import USUAL_SIZES, ProfiledSizes, ProfileSettings
-from pipesched.schedules.common import tuple_of
-from pipesched.workflows import ArgumentError, asks, require_callable, require_settings
-from pipesched.workflows.arguments import ModelArgument, read_model_argument, require_possible
-from pipesched.workflows.measuring.profile_result import ProfileMeasurement
+from pipesched.executor import NumberSettings
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Gpu
+from pipesched.profiles.costs import (
+    GptExecution,
+    GptShape,
+    LayerCosts,
+    Profile,
+    fitted_profile,
+    gpt_profile,
+    profile_of_costs,
+)
+from pipesched.profiles.io import (
+    costs_model,
+    gpu_names,
+    load_gpu,
+    load_layer_costs,
+    profile_text,
+    read_arguments,
+    save_profile,
+)
+from pipesched.questions import (
+    USUAL_SIZES,
+    EstimateSettings,
+    ProfiledSizes,
+    RunFacts,
+)
+from pipesched.schedules.common import tuple_of, values_of
+from pipesched.schedules.formats import suffix_of
+from pipesched.simulator import views
+from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.workflows import (
+    ArgumentError,
+    Result,
+    Table,
+    asks,
+    require_at_least,
+    require_choice,
+    require_kind,
+    require_path,
+    require_rate,
+    require_some,
+    unitless_times,
+    whole_attention,
+    with_equal_in_one,
+)
+from pipesched.workflows.arguments import (
+    ProfileArgument,
+    load_costs,
+    read_profile_argument,
+)
+from pipesched.workflows.measuring.measured_costs import RunsArgument, costs_from_runs, cut_of_runs, lists_of_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ProfileMeasurement(Result):
+    """The profile of a model, measured or estimated according to its provenance.
+
+    Attributes:
+        profile: Seconds and bytes of every layer at each size, for `simulate`, `compare`, `run` and `verify`.
+        notes: Cautions about the seconds, a line each.
+    """
+
+    profile: Profile
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"ProfileMeasurement({self.profile.model!r}, microbatch_sizes={self.profile.microbatch_sizes})"
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON.
+
+        Raises:
+            ArgumentError: `path` is no name of a file.
+            ProfileError: The file cannot be written.
+        """
+        save_profile(self.profile, require_path(path))
+
+    def to_json(self) -> str:
+        """Return the text that `save` writes."""
+        return profile_text(self.profile, "the profile")
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return plain data, a row per layer and micro-batch size."""
+        return [
+            {
+                "layer": index,
+                "name": layer.name,
+                "microbatch_size": measured.microbatch_size,
+                "forward_s": measured.forward_s,
+                "backward_s": measured.backward_s,
+                "step_s": layer.step_s,
+                "weight_bytes": layer.weight_bytes,
+                "saved_bytes": measured.saved_bytes,
+                "output_bytes": measured.output_bytes,
+            }
+            for index, layer in enumerate(self.profile.layers)
+            for measured in layer.measurements
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per layer and micro-batch size."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows())
+
+    def plot(self) -> Figure:
+        """Draw seconds and saved bytes of every layer at the largest size."""
+        return views.profile_figure(self.profile)
+
+    def table(self) -> Table:
+        """Return a row per layer at the largest size, equal neighbours in one, formatted for people."""
+        rows = [
+            {
+                "layer": f"{index} {layer.name}",
+                "forward": readable_s(layer.measurements[-1].forward_s),
+                "backward": readable_s(layer.measurements[-1].backward_s),
+                "weights": readable_bytes(layer.weight_bytes),
+                "saved": readable_bytes(layer.measurements[-1].saved_bytes),
+                "output": readable_bytes(layer.measurements[-1].output_bytes),
+                "step": readable_s(layer.step_s),
+                "copy": "-" if layer.work is None else readable_s(layer.work.copy_s),
+                "predict": "-" if layer.work is None else readable_s(layer.work.predict_s),
+                "average": "-" if layer.work is None else readable_s(layer.work.average_s),
+            }
+            for index, layer in enumerate(self.profile.layers)
+        ]
+        title = f"{self.profile.model}, micro-batches of {self.profile.microbatch_sizes[-1]}"
+        prices = [
+            f"{price.factor:.3g} times the processor time where {price.num_processes} processes share a core"
+            for price in self.profile.sharing
+        ]
+        return Table(title, with_equal_in_one(rows, " to "), "; ".join([self.profile.provenance.device, *prices]))
+
+
+def profile_of_layers(
+    costs: LayerCosts | str | Path,
+    microbatch_size: int = 1,
+    microbatch_sizes: Sequence[int] | None = None,
+    *,
+    input_share: float | None = None,
+) -> ProfileMeasurement:
+    """Return a profile of layers with given costs, for `tune`, `plan`, `partition` and all others.
+
+    Args:
+        costs: Costs of the layers, or a table of them (.csv).
+        microbatch_size: Samples of the micro-batch of the costs.
+        microbatch_sizes: Other sizes in samples. Seconds, messages and saved bytes are scaled in proportion to the
+            samples; in reality small sizes take more time per sample. None: no other sizes.
+        input_share: Share of B that I takes in costs with B alone; W takes the rest. None: no split is assumed.
+
+    Raises:
+        ArgumentError: An argument makes no sense.
+        ProfileError: The file is bad, or a profile cannot express the costs: an overlap, an R unlike F, or a W that
+            holds another number of bytes than F saved.
+    """
+    require_kind("costs", costs, LayerCosts | str | Path, "LayerCosts, or a table of them")
+    microbatch_size = require_at_least("microbatch_size", microbatch_size, 1)
+    sizes = (
+        ()
+        if microbatch_sizes is None
+        else tuple(
+            require_at_least("microbatch_sizes", size, 1)
+            for size in require_some("microbatch_sizes", microbatch_sizes, "[1]")
+        )
+    )
+    loaded = load_costs(costs) if isinstance(costs, LayerCosts) else load_layer_costs(costs)
+    assert isinstance(loaded, LayerCosts), "as just asked"
+    profile = profile_of_costs(loaded, costs_model(loaded.origin), microbatch_size, sizes)
+    return ProfileMeasurement(read_profile_argument(profile, input_share), tuple(unitless_times(loaded)))
 
 
 @dataclass(frozen=True)
-class ProfileQuestion(ProfileSettings):
-    """The question of `profile`; its fields are the arguments of that function."""
+class RunProfileQuestion(RunFacts):
+    """The question of `profile_from_runs`; its fields are the arguments of that function."""
 
-    model: ModelArgument
-    microbatch_sizes: ProfiledSizes = None
-    progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        require_settings(self)
-        require_callable("progress", self.progress)
-        if self.pipelines > 1 and self.device != "cpu":
-            raise ArgumentError(
-                f"pipelines: got {self.pipelines} with device {self.device!r}, expected 1; leave it out"
-            )
+    runs: RunsArgument
+    profile: ProfileArgument
 
 
-@asks(ProfileQuestion)
-def profile(question: ProfileQuestion) -> ProfileMeasurement:
-    """Measure seconds and bytes of every layer of a model at several micro-batch sizes.
+@asks(RunProfileQuestion)
+def profile_from_runs(question: RunProfileQuestion) -> ProfileMeasurement:
+    """Return a profile with the mean seconds of the stages of runs: F, B, I, W and Step.
+
+    Each layer of a stage is scaled alike, at every micro-batch size. Ops that no run had (I and W of a run with B
+    alone, a Step) are scaled as B, or stay; bytes, copies of weights and the slowdown of shared cores stay. Hand-over
+    and messages are no costs of layers: `costs_from_runs` has them.
 
     Args:
-        model: A Model, or a name: ``gpt``, ``conv``, ``lstm``, ``digits``, ``mlp``, with arguments as in
-            ``mlp:layers=8,width=64``, or ``module:function``.
-        progress: Receives the finished fraction now and then.
+        runs: Measured Timelines of the model, or files of them, all cut into the same stages.
+        profile: Profile of the model, measured anywhere, or estimated.
 
     Raises:
-        ArgumentError: The device does not exist, or an argument makes no sense.
-        ProfileError: The model does not exist or fails, or an argument is out of range.
+        ArgumentError: An argument, or a combination, makes no sense.
+        ScheduleError: A file is no Timeline.
+        ProfileError: A Timeline is not measured, or of other stages; or the profile does not fit.
     """
-    require_possible(RunSettings(device=question.device))
-    from pipesched.profiles.measuring import measure_sharing, profile_model
-    from pipesched.profiles.models import torch_dtype
-
-    built = read_model_argument(question.model)
-    num_parts = question.passes + (question.pipelines > 1)
-
-    def tick(index: int) -> Callable[[int, int, str], None]:
-        return lambda done, total, text: question.progress((index + done / total) / num_parts)  # noqa: ARG005
-
-    profiles = [
-        profile_model(
-            built,
-            microbatch_sizes=tuple_of(question.microbatch_sizes or USUAL_SIZES),
-            repeats=question.repeats,
-            warmup=question.warmup,
-            optimizer=question.optimizer,
-            dtype=torch_dtype(question.dtype),
-            device=question.device,
-            threads=question.threads,
-            companions=question.companions,
-            seed=question.seed,
-            splits=question.splits,
-            progress=tick(index),
-        )
-        for index in range(question.passes)
-    ]
-    measured_profile = median_profile(*profiles)
-    measured_profile = replace(
-        measured_profile, provenance=replace(measured_profile.provenance, repeats=question.passes * question.repeats)
+    measured = costs_from_runs(question.runs, profile=question.profile, **values_of(question))
+    costs = measured.costs
+    base, bounds, size = cut_of_runs(lists_of_runs(question.runs), question.profile, question)
+    fitted = fitted_profile(base, bounds, costs.measured_costs, size)
+    device = f"{base.provenance.device}, with the seconds of {', '.join(costs.runs)}"
+    return ProfileMeasurement(
+        replace(
+            fitted,
+            provenance=replace(base.provenance, device=device[:2000], yardstick=costs.yardstick),
+            variation=costs.variation or base.variation,
+        ),
+        measured.notes,
     )
-    if question.pipelines > 1:
-        prices = measure_sharing(
-            built,
-            microbatch_sizes=measured_profile.microbatch_sizes,
-            num_processes=question.pipelines,
-            repeats=question.passes * question.repeats,
-            dtype=torch_dtype(question.dtype),
-            threads=question.threads,
-            seed=question.seed,
-            progress=lambda fraction: question.progress((question.passes + fraction) / num_parts),
+
+
+@dataclass(frozen=True)
+class AnalyticQuestion(NumberSettings, EstimateSettings):
+    """The question of `analytic_profile`; its fields are the arguments of that function."""
+
+    model: str
+    gpu: str | Path | Gpu
+    microbatch_sizes: ProfiledSizes = None
+
+
+@asks(AnalyticQuestion)
+def analytic_profile(question: AnalyticQuestion) -> ProfileMeasurement:
+    """Estimate seconds and bytes of every layer of a GPT from FLOPs, bytes, and the data sheet of a GPU.
+
+    An operation takes the longer of its times for FLOPs and for bytes. The layers are as in Megatron-LM, with
+    dropout. The costs are of one GPU; a device of a pipeline is the group of GPUs that share its layers.
+
+    Args:
+        model: ``gpt``, with arguments as in ``gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200``.
+        gpu: ``v100``, ``a100``, ``a100-40gb``, ``h100``, ``h200``, ``b200``, ``a10``, ``l4``, ``l40s``, a file
+            (.json), or a Gpu.
+
+    Raises:
+        ArgumentError: An argument makes no sense, or the GPUs cannot share the layers.
+        ProfileError: The GPT does not exist.
+    """
+    require_kind("model", question.model, str, "the name of a GPT; try gpt:layers=8,width=320")
+    if question.flash_attention and question.selective_recompute:
+        raise ArgumentError(
+            "flash_attention: got it with `selective_recompute`, expected one of them, as it keeps no matrix that "
+            "could be computed again; leave one out"
         )
-        measured_profile = replace(measured_profile, sharing=prices)
-    return ProfileMeasurement(measured_profile)
+    if question.efficiency is not None:
+        require_rate("efficiency", question.efficiency)
+        if question.efficiency > 1:
+            raise ArgumentError(
+                f"efficiency: got {question.efficiency}, expected a share of the peak, at most 1; try 0.5"
+            )
+    gpu = question.gpu
+    if not isinstance(gpu, Gpu):
+        if not isinstance(gpu, str | Path) or suffix_of(gpu) != ".json":
+            gpu = gpu.lower() if isinstance(gpu, str) else gpu
+            require_choice("gpu", gpu, (*gpu_names(), "a file (.json)"))
+        gpu = load_gpu(gpu)
+    require_choice("dtype", question.dtype, gpu.flops_per_s)
+    shape = _shape(question.model)
+    _require_shared(shape, question.tensor_parallel, question.sequence_parallel)
+    execution = GptExecution(
+        dtype=question.dtype,
+        tensor_parallel=question.tensor_parallel,
+        sequence_parallel=question.sequence_parallel,
+        selective_recompute=question.selective_recompute,
+        flash_attention=question.flash_attention,
+    )
+    sizes = sorted(set(tuple_of(question.microbatch_sizes or USUAL_SIZES)))
+    estimate = gpt_profile(shape, gpu, sizes, execution, question.optimizer, question.efficiency)
+    return ProfileMeasurement(estimate, tuple(whole_attention(estimate)))
+
+
+def _shape(model: str) -> GptShape:
+    name, _, rest = model.partition(":")
+    if name != "gpt":
+        raise ProfileError(
+            f"model {model!r}: got another than gpt, expected gpt with its arguments: no other is known without a "
+            "measurement; try gpt:layers=8,width=320"
+        )
+    shape = GptShape(**read_arguments(model, GptShape, rest))
+    shape.require_possible(repr(model))
+    return shape
+
+
+def _require_shared(shape: GptShape, tensor_parallel: int, sequence_parallel: bool) -> None:
+    if sequence_parallel and tensor_parallel == 1:
+        raise ArgumentError(
+            "sequence_parallel: got it with one GPU for a layer, expected more; try `tensor_parallel=2`"
+        )
+    for name in ("heads", "vocab", *(["context"] if sequence_parallel else [])):
+        got = getattr(shape, name)
+        if got % tensor_parallel:
+            raise ArgumentError(
+                f"tensor_parallel: got {tensor_parallel}, expected a divisor of {name}={got}; "
+                f"try a model with {name}={-(-got // tensor_parallel) * tensor_parallel}"
+            )

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pipesched.executor import EmulationSettings, ExecutionError, FaultSettings, Repetitions, RunSettings
+from pipesched.executor import (
+    EmulationSettings,
+    ExecutionError,
+    FaultSettings,
+    Repetitions,
+    RunSettings,
+    emulation,
+    launch,
+)
+from pipesched.profiles import io
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import CostSource, StageCosts
-from pipesched.questions import CutSettings, MeasureSettings
+from pipesched.questions import CutSettings, MeasureSettings, OnShare, unheard
 from pipesched.schedules import Schedule
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import LONGEST_S, values_of
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.fast import simulate_arrays
-from pipesched.workflows import ArgumentError, require_callable, require_settings
+from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments import (
     ListsArgument,
     ModelArgument,
@@ -44,13 +52,7 @@ class RunQuestion(MeasureSettings, EmulationSettings, FaultSettings, CutSettings
     schedule: ListsArgument
     model: ModelArgument | Setup | CostSource
     profile: ProfileArgument | None = field(default=None, kw_only=True)
-    progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        object.__setattr__(self, "partition", partition_text(self.partition))
-        require_settings(self)
-        require_callable("progress", self.progress)
+    progress: OnShare = field(default=unheard, kw_only=True)
 
     @property
     def emulated(self) -> Setup | None:
@@ -95,7 +97,7 @@ def _spec_of_model(question: RunQuestion, source: ScheduleSource) -> RunSpec:
         )
         question = replace(
             question,
-            partition=plan.partition,
+            partition=partition_text(plan.partition),
             microbatch_size=plan.microbatch_size,
             compression=plan.compression,
         )
@@ -107,35 +109,31 @@ def _spec_of_model(question: RunQuestion, source: ScheduleSource) -> RunSpec:
 
 def modelled_spec(
     schedule: Schedule, model: str, bounds: tuple[tuple[int, int], ...], microbatch_size: int, settings: MeasureSettings
-) -> RunSpec:
+) -> launch.RunSpec:
     """Return the run of a model's layers.
 
     Raises:
         ExecutionError: A value is out of range.
     """
-    from pipesched.executor.launch import Measure, RunSpec
+    job = launch.Measure(
+        schedule=to_json(schedule), microbatch_size=microbatch_size, **values_of(settings, Repetitions)
+    )
+    return launch.RunSpec(job=job, model=model, bounds=bounds, **values_of(settings, RunSettings))
 
-    job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, **values_of(settings, Repetitions))
-    return RunSpec(job=job, model=model, bounds=bounds, **values_of(settings, RunSettings))
 
-
-def _spec_of_costs(question: RunQuestion, source: ScheduleSource, setup: Setup) -> RunSpec:
+def _spec_of_costs(question: RunQuestion, source: ScheduleSource, setup: Setup) -> launch.RunSpec:
     """Return the run of stages that only take time."""
-    from pipesched.executor.emulation import require_emulable
-    from pipesched.executor.launch import Measure, RunSpec
-    from pipesched.profiles.io import cluster_text
-
     for name in ("microbatch_size", "partition", "compression", "profile"):
         if getattr(question, name) is not None:
             raise ArgumentError(f"{name}: got it beside a Setup, expected it in the Setup; leave it out here")
     lists = source.schedule
     costs, machines, text = setup.costs_of(source), setup.cluster_of(lists), None
     if setup.cluster is not None:
-        require_emulable(lists, machines)
-        text = cluster_text(machines, "the cluster")
+        emulation.require_emulable(lists, machines)
+        text = io.cluster_text(machines, "the cluster")
     repeated = values_of(question, Repetitions)
-    job = Measure(schedule=to_json(lists), emulate=costs, cluster=text, how=question.how, **repeated)
-    spec = RunSpec(job=job, **values_of(question, RunSettings))
+    job = launch.Measure(schedule=to_json(lists), emulate=costs, cluster=text, how=question.how, **repeated)
+    spec = launch.RunSpec(job=job, **values_of(question, RunSettings))
     if question.is_checked:
         _require_patience(lists, costs, machines, spec.timeout_s)
     return spec
@@ -156,10 +154,8 @@ def with_faults(
     Raises:
         ArgumentError: A fault is invalid, or cannot occur on any rank; or emulated stages have no numbers.
     """
-    from pipesched.executor.launch import read_fault, require_there
-
     try:
-        require_there([read_fault(text) for text in faults.inject], lists, num_microbatches, num_times)
+        launch.require_there([launch.read_fault(text) for text in faults.inject], lists, num_microbatches, num_times)
         return replace(spec, **values_of(faults, FaultSettings))
     except ExecutionError as error:
         raise ArgumentError(str(error)) from error

@@ -2,8 +2,6 @@ from .least_time import LeastTime as LeastTime
 from .least_time import OnSearch as OnSearch
 from .least_time import OrderSearch as OrderSearch
 from .least_time import order_search as order_search
-from .model_cut import cut_of_model as cut_of_model
-from .model_cut import source_of_training as source_of_training
 from .prediction import Prediction as Prediction
 from .prediction import cut_text as cut_text
 from .prediction import predict_source as predict_source
@@ -14,13 +12,15 @@ from .schedule_comparison import compare as compare
 from .schedule_comparison import compare_sources as compare_sources
 from .setup import Setup as Setup
 from .setup import SetupArgument as SetupArgument
+from .setup import cut_of_model as cut_of_model
 from .setup import read_setup_argument as read_setup_argument
 from .setup import require_table_size as require_table_size
 from .setup import require_unused as require_unused
+from .setup import source_of_training as source_of_training
+from .simulation import ReducedStage as ReducedStage
+from .simulation import Simulation as Simulation
 from .simulation import makespans_of_runs as makespans_of_runs
 from .simulation import require_runs as require_runs
 from .simulation import simulate as simulate
-from .simulation_result import ReducedStage as ReducedStage
-from .simulation_result import Simulation as Simulation
 from .training_goodput import Goodput as Goodput
 from .training_goodput import goodput as goodput

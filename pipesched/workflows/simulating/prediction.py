@@ -13,7 +13,7 @@ from pipesched.profiles.costs import CostSource, StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
-from pipesched.simulator import Inexact, NetworkOptions, Scenario, SteadyPace, engine
+from pipesched.simulator import Inexact, NetworkOptions, Scenario, SteadyPace, engine, views
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.fast import simulate_arrays, steady_pace
 from pipesched.simulator.memory import InFlight, OverCapacity, in_flight, over_capacity, peaks_in_flight, with_memory
@@ -93,8 +93,6 @@ class Prediction:
     @property
     def details(self) -> RunDetails:
         """Details for pictures and pages: costs, memory of the machines, and options other than the defaults."""
-        from pipesched.simulator.views import run_details
-
         unusual = _unusual(self.setup, ("costs", "cluster", "network", "engine")) | _unusual(self.setup.network)
         costs = self.setup.loaded_costs
         known = {
@@ -102,7 +100,7 @@ class Prediction:
             "costs": _origin(costs, self.costs),
             "machines": self.cluster.origin or None,
         }
-        return run_details(self.bare_timeline, self.cluster, known | unusual, self.peak_microbatches)
+        return views.run_details(self.bare_timeline, self.cluster, known | unusual, self.peak_microbatches)
 
     @cached_property
     def _pace(self) -> SteadyPace | Inexact:

@@ -13,17 +13,17 @@ from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.common import Description
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import SimulationError
+from pipesched.simulator import SimulationError, views
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.simulator.fast import distribution
 from pipesched.workflows import (
     ArgumentError,
+    Result,
     Table,
     asks,
     merged_notes,
     require_names,
-    require_settings,
     with_nan,
 )
 from pipesched.workflows.arguments import (
@@ -71,7 +71,7 @@ class ComparedSchedule:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScheduleComparison:
+class ScheduleComparison(Result):
     """Several schedules under the same setup, in the given order."""
 
     schedules: tuple[ComparedSchedule, ...]
@@ -121,10 +121,8 @@ class ScheduleComparison:
 
     def plot(self) -> Figure:
         """Draw the Timelines one under another on one time axis."""
-        from pipesched.simulator.views import gantt_figure
-
         timelines = [prediction.timeline for prediction in self.predictions]
-        return gantt_figure(timelines, details=[prediction.details for prediction in self.predictions])
+        return views.gantt_figure(timelines, details=[prediction.details for prediction in self.predictions])
 
     def table(self, notes: Sequence[str] = ()) -> Table:
         """Return a row per schedule, formatted for people; columns without any value are left out.
@@ -145,9 +143,6 @@ class ScheduleComparison:
         return Table(
             "Schedules, predicted", cells, "\n".join([*_suppositions(self.predictions), *notes, *refused]), _LEGEND
         )
-
-    def _repr_html_(self) -> str:
-        return self.table().noted(self.notes).to_html()
 
 
 def _suppositions(predictions: Sequence[Prediction]) -> list[str]:
@@ -245,10 +240,6 @@ class CompareQuestion(RunCount):
         bool,
         Description("Give a schedule without a prediction a row with the reason, unless no schedule has one."),
     ] = False
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        require_settings(self)
 
 
 @asks(CompareQuestion)

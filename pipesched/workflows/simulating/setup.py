@@ -1,21 +1,34 @@
-"""The setup of a prediction: everything but the schedule."""
+"""The setup of a prediction: everything but the schedule; and the cut of layers under it."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, CostSource, LayerCosts, Profile, StageCosts, profile_of_costs
+from pipesched.profiles.costs import (
+    Compression,
+    CostSource,
+    LayerCosts,
+    Profile,
+    StageCosts,
+    profile_of_costs,
+    stages_of_layers,
+    with_input_share,
+)
 from pipesched.profiles.io import Plan, costs_model
-from pipesched.profiles.partitioning import is_searched
+from pipesched.profiles.partitioning import Layers, arranged, is_searched, uniform_partition
 from pipesched.questions import CostSettings, PredictionSettings
 from pipesched.schedules import Schedule
 from pipesched.schedules.common import Description, declared
+from pipesched.schedules.transforms import TrainingRun
 from pipesched.simulator import NetworkOptions
-from pipesched.workflows import ArgumentError, documented, plain_signature, require_kind, require_settings
+from pipesched.simulator.search import CutTask, fastest_cut
+from pipesched.workflows import ArgumentError, arguments, documented, plain_signature, require_kind, require_settings
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -23,14 +36,16 @@ from pipesched.workflows.arguments import (
     is_same_model,
     layer_bounds,
     load_costs,
-    partition_text,
+    naming_costs,
     read_cluster_argument,
     read_costs_argument,
     read_profile_argument,
     require_as_planned,
     require_network,
 )
-from pipesched.workflows.simulating.layer_cut import balanced_layers
+
+if TYPE_CHECKING:
+    from pipesched.profiles.models import Model
 
 
 @dataclass(frozen=True)
@@ -60,7 +75,6 @@ class Setup(PredictionSettings, CostSettings):
         """Load the costs, and refuse invalid values."""
         require_network(self.network)
         object.__setattr__(self, "costs", load_costs(self.costs))
-        object.__setattr__(self, "partition", partition_text(self.partition))
         require_settings(self)
 
     @property
@@ -133,17 +147,7 @@ class Setup(PredictionSettings, CostSettings):
         costs, num_stages = known.loaded_costs, source.schedule.num_stages
         if not known.cuts_layers or not is_searched(costs, known.partition_text, num_stages):
             return known
-        layers = balanced_layers(
-            costs,
-            source,
-            known.cluster_of(source.schedule, source.plan),
-            microbatch_size=known.microbatch_size,
-            input_share=known.input_share,
-            network=known.network,
-            compression=known.message_compression,
-            buffers=known.buffers,
-        )
-        return replace(known, partition=partition_text(layers))
+        return replace(known, partition=_balanced_layers(known, costs, source))
 
     def _as_planned(self, plan: Plan) -> Setup:
         """Return this setup with the layers of each stage, and the messages, of the plan."""
@@ -157,13 +161,13 @@ class Setup(PredictionSettings, CostSettings):
         if not costs.num_layers:
             return planned
         if costs.model_name is None:
-            return replace(planned, partition=partition_text(plan.partition))
+            return replace(planned, partition=plan.partition)
         if not is_same_model(costs.model_name, plan.model):
             raise ArgumentError(
                 f"costs: got a profile of {costs.model_name}, expected one of {plan.model}, as the plan says; give the "
                 "profile that the plan was made from"
             )
-        return replace(planned, partition=partition_text(plan.partition), microbatch_size=plan.microbatch_size)
+        return replace(planned, partition=plan.partition, microbatch_size=plan.microbatch_size)
 
     def cluster_of(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
         """Return the machines of a schedule; without given machines, the machines of its plan.
@@ -225,3 +229,108 @@ def require_table_size(setup: Setup, question: str) -> None:
     """
     if not isinstance(setup.loaded_costs, LayerCosts):
         require_unused(setup, question, "microbatch_size")
+
+
+_STEPS_PER_RANK = 4
+"""Steps per rank of a run without a flush, for the choice of its cut."""
+
+
+def cut_of_model(
+    model: Model,
+    source: ScheduleSource,
+    partition: str | None,
+    profile: Profile | None,
+    microbatch_size: int,
+    *,
+    cluster: ClusterArgument = None,
+    compression: MessagePrecision | None = None,
+) -> tuple[tuple[int, int], ...]:
+    """Return the half-open range of layers of each stage.
+
+    Args:
+        model: The model to cut.
+        source: The schedule of the run.
+        partition: ``balanced`` (None, with a profile), ``uniform`` (None, without), or layers per stage as ``3,3,4``.
+        profile: Profile of the model.
+        microbatch_size: Samples of a micro-batch.
+        cluster: Machines; None: equal ones whose links take no time.
+        compression: Compression of messages.
+
+    Raises:
+        ArgumentError: The partition is ``balanced`` without a profile.
+        ProfileError: The partition does not fit the model.
+    """
+    if profile is None:
+        return arguments.cut_model(model, source.schedule.num_stages, partition)  # which loads torch
+    setup = Setup(
+        costs=profile,
+        cluster=cluster,
+        microbatch_size=microbatch_size,
+        partition=partition,
+        compression=compression,
+    )
+    bounds = setup.bounds_of(ScheduleSource(source.schedule, source.longer))
+    assert bounds is not None, "a profile has layers"
+    return bounds
+
+
+def source_of_training(run: TrainingRun) -> ScheduleSource:
+    """Return the lists that a training repeats; without a flush, the lists of its first steps."""
+    if run.flush_steps is not None:
+        return ScheduleSource(run.lists(run.flush_steps).held())
+    num_steps = _STEPS_PER_RANK * run.beginning(1).num_ranks
+
+    def longer(times: int) -> Schedule:
+        return run.beginning(times * num_steps).held()
+
+    return ScheduleSource(longer(1), longer)
+
+
+_KEPT = 16
+"""Cuts that are cached, because several parts of an answer need the same cut."""
+_StagesOf: TypeAlias = Callable[[Sequence[tuple[int, int]]], StageCosts]
+_stages_of: OrderedDict[tuple[int, int | None, int], tuple[object, _StagesOf]] = OrderedDict()
+_known: OrderedDict[tuple[object, ...], tuple[tuple[object, ...], Layers]] = OrderedDict()
+
+
+def _balanced_layers(setup: Setup, costs: CostSource, source: ScheduleSource) -> Layers:
+    """Return the layers of each stage with which a schedule is fastest, within a short search."""
+    schedule, cluster = source.schedule, setup.cluster_of(source.schedule, source.plan)
+    size, compression, share = setup.microbatch_size, setup.message_compression, setup.input_share
+    objects = (costs, schedule)  # kept, so that their ids stay valid
+    key = (
+        *map(id, objects), source.longer is None, size, cluster, setup.network, compression, setup.buffers, share
+    )  # fmt: skip
+    if key not in _known:
+        stages = _stages_of_schedule(costs, schedule, size)
+
+        def costs_of(bounds: Sequence[tuple[int, int]]) -> StageCosts:
+            cut = replace(stages(bounds), compression=compression)
+            return cut if share is None else replace(cut, stages=tuple(with_input_share(cut.stages, share)))
+
+        task = CutTask(schedule, costs.num_layers, costs_of, cluster, setup.network, source.longer, setup.buffers)
+        layers = fastest_cut(task)
+        while len(_known) >= _KEPT:
+            _known.popitem(last=False)
+        _known[key] = objects, layers
+    return _known[key][1]
+
+
+def _stages_of_schedule(given: CostSource, schedule: Schedule, microbatch_size: int | None) -> _StagesOf:
+    """Return the function from bounds to the costs of stages, after a check that there are enough layers."""
+    with naming_costs(given, schedule):
+        uniform_partition(given.num_layers, schedule.num_stages)
+    return _stages(arranged(given, schedule.num_stages), microbatch_size, schedule.ranks_per_device)
+
+
+def _stages(given: CostSource, size: int | None, num_sharing: int) -> _StagesOf:
+    """Return the function from bounds to the costs of stages; the latest functions are cached."""
+    key = id(given), size, num_sharing
+    if key not in _stages_of:
+        while len(_stages_of) >= _KEPT:
+            _stages_of.popitem(last=False)
+        _stages_of[key] = (
+            given,
+            stages_of_layers(given, size, num_sharing),
+        )  # `given` is kept, so that its id stays valid
+    return _stages_of[key][1]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_duration, readable_share
 from pipesched.simulator.failures import (
     CheckpointedTraining,
@@ -13,7 +14,15 @@ from pipesched.simulator.failures import (
     interval_goodputs,
     search_interval,
 )
-from pipesched.workflows import MAX_INT64, Table, require_at_least, require_number, require_optional, require_rate
+from pipesched.workflows import (
+    MAX_INT64,
+    Result,
+    Table,
+    require_at_least,
+    require_number,
+    require_optional,
+    require_rate,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +34,7 @@ _AS_GOOD = 1e-3
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Goodput:
+class Goodput(Result):
     """The goodput of a training under failures, by its checkpoint interval.
 
     Attributes:
@@ -71,9 +80,7 @@ class Goodput:
 
     def plot(self) -> Figure:
         """Draw the goodput over the checkpoint interval."""
-        from pipesched.simulator.views import goodput_figure
-
-        return goodput_figure(self.training, self.curve, self.intervals)
+        return views.goodput_figure(self.training, self.curve, self.intervals)
 
     def table(self) -> Table:
         """Return a row per named interval, formatted for people."""
@@ -90,9 +97,6 @@ class Goodput:
             for name, point in self.intervals.items()
         )
         return Table("goodput by checkpoint interval", rows, "\n".join(self._lines()))
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
 
     def _to_row(self, point: IntervalGoodput) -> dict[str, Any]:
         return {"interval_s": point.interval_steps * self.training.step_s, **asdict(point)}

@@ -1,11 +1,11 @@
-from .explanation import PARTS as PARTS
-from .explanation import Explanation as Explanation
-from .explanation import explain_error as explain_error
-from .explanation import split_table as split_table
 from .importing import TraceImport as TraceImport
 from .importing import import_traces as import_traces
+from .replaying import PARTS as PARTS
+from .replaying import Explanation as Explanation
 from .replaying import Replay as Replay
+from .replaying import explain_error as explain_error
 from .replaying import replay as replay
+from .replaying import split_table as split_table
 from .run_comparison import TimelineComparison as TimelineComparison
 from .run_comparison import compare_runs as compare_runs
 from .run_comparison import comparison_table as comparison_table

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles.traces import ClockAlignment, read_traces
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.formats import timeline_to_json, write_text
+from pipesched.simulator import views
 from pipesched.simulator.analysis import (
     CAUSES,
     Metrics,
@@ -129,9 +130,7 @@ class TraceImport:
 
     def plot(self) -> Figure:
         """Draw the Timeline."""
-        from pipesched.simulator.views import gantt_figure
-
-        return gantt_figure([self.timeline])
+        return views.gantt_figure([self.timeline])
 
     def table(self) -> Table:
         """Return a row per rank, formatted for people."""

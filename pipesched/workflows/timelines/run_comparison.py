@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline
 from pipesched.schedules.ops import Average, Reduce, Step
+from pipesched.simulator import views
 from pipesched.simulator.analysis import (
     CellValue,
     Comparison,
@@ -20,8 +21,16 @@ from pipesched.simulator.analysis import (
     readable_share,
 )
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
-from pipesched.workflows import NOT_ONE_SPEED, Table, merged_notes, other_speed, timeline_notes, with_equal_devices
-from pipesched.workflows.timelines.explanation import Explanation, explain_error, split_table
+from pipesched.workflows import (
+    NOT_ONE_SPEED,
+    Result,
+    Table,
+    merged_notes,
+    other_speed,
+    timeline_notes,
+    with_equal_devices,
+)
+from pipesched.workflows.timelines.replaying import Explanation, explain_error, split_table
 from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
 
 if TYPE_CHECKING:
@@ -33,7 +42,7 @@ _OF_WEIGHTS = (Step, Reduce, Average)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TimelineComparison:
+class TimelineComparison(Result):
     """Two Timelines of one schedule: a prediction and a measurement, or two of a kind.
 
     Attributes:
@@ -92,22 +101,19 @@ class TimelineComparison:
 
     def plot(self) -> Figure:
         """Draw both on one time axis, the rows of a rank together."""
-        from pipesched.simulator.views import gantt_figure
-
-        return gantt_figure(self.timelines, caption=self.caption)
+        return views.gantt_figure(self.timelines, caption=self.caption)
 
     def table(self) -> Table:
         """Return a row per device, formatted for people; below, makespan and bubble."""
         return comparison_table([self.comparison])
 
+    def tables(self) -> list[Table]:
+        """Return the comparison, and the parts of the error of a prediction."""
+        return [*filter(None, (self.table(), self.split_table()))]
+
     def split_table(self) -> Table | None:
         """Return the parts of the error of a prediction, or None for two of a kind."""
         return None if self.explanation is None else split_table([self.explanation])
-
-    def _repr_html_(self) -> str:
-        return self.table().noted(self.notes).to_html() + (
-            "" if (parts := self.split_table()) is None else parts.to_html()
-        )
 
 
 def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineComparison:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from pipesched.schedules import Timeline
 from pipesched.schedules.formats import read_timeline, write_text
+from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.views import ChartOptions, FigureStyle
 from pipesched.workflows import (
     ArgumentError,
+    Result,
     Table,
     require_at_least,
     require_flag,
@@ -82,9 +84,7 @@ class Gantt:
 
     def plot(self) -> Figure:
         """Return the picture."""
-        from pipesched.simulator.views import gantt_figure
-
-        return gantt_figure(self.timelines, self.title, options=self.options, details=self.details)
+        return views.gantt_figure(self.timelines, self.title, options=self.options, details=self.details)
 
     def save(self, path: str | Path) -> None:
         """Write a picture (.png, .svg or .pdf), or a page to zoom in (.html), completely or not at all.
@@ -93,9 +93,7 @@ class Gantt:
             ArgumentError: `path` is no name of a file.
             SimulationError: The suffix is another one, or the file cannot be written.
         """
-        from pipesched.simulator.views import draw_gantt
-
-        draw_gantt(self.timelines, require_path(path), self.title, "", self.details, self.options, self.notes)
+        views.draw_gantt(self.timelines, require_path(path), self.title, "", self.details, self.options, self.notes)
 
     def to_text(self, columns: int = 100, *, has_colour: bool = False) -> str:
         """Return the charts as text, one under another, in lines of `columns` characters, for a terminal in colour.
@@ -103,11 +101,9 @@ class Gantt:
         Raises:
             ArgumentError: `columns` is no number of characters.
         """
-        from pipesched.simulator.views import text_gantt
-
         columns = require_at_least("columns", columns, 1)
         return "\n".join(
-            text_gantt(timeline, columns, self.options, has_colour=has_colour) for timeline in self.timelines
+            views.text_gantt(timeline, columns, self.options, has_colour=has_colour) for timeline in self.timelines
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -125,16 +121,14 @@ class Gantt:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Trace:
+class Trace(Result):
     """Timelines as a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters."""
 
     timelines: tuple[Timeline, ...]
 
     def to_json(self) -> str:
         """Return the trace as text."""
-        from pipesched.simulator.views import to_trace
-
-        return to_trace(*self.timelines)
+        return views.to_trace(*self.timelines)
 
     def save(self, path: str | Path) -> None:
         """Write the trace, completely or not at all.
@@ -165,9 +159,6 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"Trace({', '.join(f'{timeline.name} {timeline.source}' for timeline in self.timelines)})"
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
 
 
 def gantt(
@@ -201,9 +192,7 @@ def gantt(
     if to_s is not None:
         require_number("to_s", to_s)
     require_kind("style", style, FigureStyle, "a FigureStyle")
-    from pipesched.simulator.views import RunDetails
-
-    details = (given.details if isinstance(given, Prediction) else RunDetails() for given in timelines)
+    details = (given.details if isinstance(given, Prediction) else views.RunDetails() for given in timelines)
     return Gantt(_timelines(timelines), title, tuple(details), ChartOptions(from_s, to_s, idle, memory, style))
 
 
@@ -223,9 +212,7 @@ def trace(*timelines: TimelineArgument) -> Trace:
 def _frame(timelines: Sequence[Timeline]) -> pd.DataFrame:
     import pandas as pd
 
-    from pipesched.simulator.views import to_frame
-
-    frames = [to_frame(timeline) for timeline in timelines]
+    frames = [views.to_frame(timeline) for timeline in timelines]
     return pd.concat(frames, keys=range(len(frames)), names=["timeline", "span"]).reset_index(level="timeline")
 
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pipesched.executor import ExecutionError, LayerSettings
-from pipesched.profiles import ProfileError
+from pipesched.profiles import ProfileError, measuring
 from pipesched.profiles.costs import Profile, median_profile
 from pipesched.profiles.models import Model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_companions, num_cores
-from pipesched.questions import CutSettings, MeasureSettings, NumRounds, RoundPrecision
+from pipesched.questions import CutSettings, MeasureSettings, NumRounds, OnShare, RoundPrecision, unheard
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import values_of
 from pipesched.simulator import SimulationError
-from pipesched.workflows import ArgumentError, asks, is_rank, require_callable, require_names, require_settings
+from pipesched.workflows import ArgumentError, asks, is_rank, require_callable, require_names
 from pipesched.workflows.arguments import (
     ClusterArgument,
     ListsArgument,
@@ -35,7 +35,6 @@ from pipesched.workflows.arguments import (
     ProfileArgument,
     ScheduleSource,
     name_for_processes,
-    partition_text,
     read_cluster_argument,
     read_lists_argument,
     read_model_argument,
@@ -46,15 +45,16 @@ from pipesched.workflows.arguments import (
 )
 from pipesched.workflows.measuring import profile as profile_layers
 from pipesched.workflows.simulating import Setup, predict_source
-from pipesched.workflows.verifying.schedule_run import (
+from pipesched.workflows.verifying.verified_rounds import PRECISION, MachineDrift, RoundsVerification, ScheduleRounds
+from pipesched.workflows.verifying.verified_schedule import (
     ScheduleRun,
+    Verification,
+    VerifiedSchedule,
     bounds_of,
     held_against,
     run_source,
     with_buffers_of,
 )
-from pipesched.workflows.verifying.verified_rounds import PRECISION, MachineDrift, RoundsVerification, ScheduleRounds
-from pipesched.workflows.verifying.verified_schedule import Verification, VerifiedSchedule
 
 _REPEATS, _WARMUP = 3, 1
 """Measured runs of each layer in the short profile of a round, and warm-up runs before."""
@@ -67,13 +67,7 @@ class _Question(MeasureSettings, CutSettings):
     model: ModelArgument
     schedules: Sequence[ListsArgument]
     cluster: ClusterArgument = field(default=None, kw_only=True)
-    progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        object.__setattr__(self, "partition", partition_text(self.partition))
-        require_settings(self)
-        require_callable("progress", self.progress)
+    progress: OnShare = field(default=unheard, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,6 @@ def verify(question: VerifyQuestion) -> Verification:
         model: A name as `profile` takes it, or a Model made from one; under torchrun any Model.
         schedules: Each as `simulate` takes one.
         cluster: Machines of the prediction; None: equal devices whose links take no time.
-        progress: Receives the finished fraction now and then.
         profile: Profile of the model; None: it is measured first, while other cores are as busy as in a run.
         on_verified: Receives the results so far, after each schedule.
 
@@ -141,7 +134,6 @@ def verify_rounds(question: VerifyRoundsQuestion) -> RoundsVerification:
         schedules: Each as `simulate` takes one.
         rounds: Number of rounds; the profile of the first round determines the cut of the model.
         cluster: Machines of the prediction; None: equal devices whose links take no time.
-        progress: Receives the finished fraction now and then.
 
     Raises:
         ArgumentError: As `verify` does, and every other error of `verify` too.
@@ -154,12 +146,10 @@ def verify_rounds(question: VerifyRoundsQuestion) -> RoundsVerification:
             "rounds: got them under torchrun, where every process would profile for itself, expected processes of our "
             "own; start it without torchrun"
         )
-    from pipesched.profiles.measuring import yardstick_s
-
     steps = _fractions(question.progress, 2 * question.rounds + 1)
 
     def look() -> float:
-        return yardstick_s(min(runs.num_busy, num_cores()), question.device)
+        return measuring.yardstick_s(min(runs.num_busy, num_cores()), question.device)
 
     def measure() -> Profile:
         return runs.measured_profile(next(steps), repeats=_REPEATS, warmup=_WARMUP)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_change, readable_s
 from pipesched.simulator.fidelity import MedianInterval, median_interval
-from pipesched.workflows import Table
-from pipesched.workflows.timelines import PARTS
+from pipesched.workflows import Result, Table
+from pipesched.workflows.timelines import PARTS, comparison_table
 from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule, notes_on_runs
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class MachineDrift:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RoundsVerification:
+class RoundsVerification(Result):
     """Several schedules of one model, each predicted and run in rounds.
 
     Attributes:
@@ -130,6 +131,16 @@ class RoundsVerification:
         return f"RoundsVerification({list(self.schedules)})"
 
     @property
+    def representative(self) -> tuple[VerifiedSchedule, ...]:
+        """The round of median error of each schedule."""
+        return tuple(several.middle for several in self.schedules)
+
+    @property
+    def verdicts(self) -> list[str]:
+        """The drift of the machine, and the verdict on each prediction."""
+        return self.table().lines(())
+
+    @property
     def agrees(self) -> bool:
         """Whether the losses of all runs equal the losses of the model without a pipeline."""
         return all(verified.agrees for several in self.schedules for verified in several.rounds)
@@ -137,7 +148,7 @@ class RoundsVerification:
     @property
     def notes(self) -> list[str]:
         """Cautions about the seconds of the rounds of median error, a line each."""
-        return notes_on_runs([several.middle for several in self.schedules])
+        return notes_on_runs(self.representative)
 
     def verdict(self, several: ScheduleRounds) -> str:
         """Return the verdict on the prediction of a schedule, as far as the drift of the machine allows one."""
@@ -171,6 +182,18 @@ class RoundsVerification:
         lines = [meaning, self.machine.sentence(), *map(self.verdict, self.schedules)]
         return Table("Parts of the errors", rows, "\n".join(lines))
 
+    def tables(self) -> list[Table]:
+        """Return the table of errors, a table for the representative round of each schedule, and the losses."""
+        comparisons = [comparison_table([verified.comparison]) for verified in self.representative]
+        lines = []
+        for several in self.schedules:
+            difference = max(verified.loss_difference for verified in several.rounds)
+            lines.append(
+                f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.2g}"
+            )
+        heading = Table("", (), "The round of median error of each schedule:")
+        return [self.table(), heading, *comparisons, Table("", (), "\n".join(lines))]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched verify --rounds K --json`` prints it."""
         return {
@@ -200,13 +223,9 @@ class RoundsVerification:
 
     def plot(self) -> Figure:
         """Draw the prediction and the measurement of each schedule's round of median error, one under another."""
-        from pipesched.simulator.views import gantt_figure
-
-        middle = [several.middle for several in self.schedules]
-        return gantt_figure([line for verified in middle for line in (verified.predicted, verified.measured)])
-
-    def _repr_html_(self) -> str:
-        return self.table().noted(self.notes).to_html()
+        return views.gantt_figure(
+            [line for verified in self.representative for line in (verified.predicted, verified.measured)]
+        )
 
 
 def _percents(interval: MedianInterval) -> str:

@@ -1,17 +1,27 @@
-"""Verified schedules: each predicted and run, why the prediction is off, and whether the losses agree."""
+"""One schedule of a model, run beside a prediction of the run; and the verification of several."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from pipesched.executor import RunSettings, uses_streams
 from pipesched.profiles.costs import Profile
-from pipesched.schedules import Timeline, Yardstick
-from pipesched.simulator.analysis import Comparison, readable_change
-from pipesched.workflows import Table, merged_notes, other_speed, timeline_notes
-from pipesched.workflows.timelines import Explanation, comparison_table, split_table
+from pipesched.profiles.models import Model
+from pipesched.questions import MeasureSettings
+from pipesched.schedules import Schedule, Timeline, Yardstick
+from pipesched.schedules.ops import Phase, computes
+from pipesched.simulator import views
+from pipesched.simulator.analysis import Comparison, compare_timelines, readable_change
+from pipesched.simulator.fidelity import NetworkModel
+from pipesched.workflows import Result, Table, merged_notes, other_speed, timeline_notes
+from pipesched.workflows.arguments import ModelArgument, ScheduleSource, name_for_processes
+from pipesched.workflows.measuring import measured, modelled_spec
+from pipesched.workflows.simulating import Prediction, Setup
+from pipesched.workflows.timelines import Explanation, comparison_table, explain_error, split_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,17 +74,23 @@ class VerifiedSchedule:
         """Whether the losses of the run equal the losses of the model without a pipeline."""
         return self.loss_difference <= LOSS_TOLERANCE
 
+    @property
+    def losses(self) -> str:
+        """The losses with and without a pipeline, in a line."""
+        return (
+            f"{self.name}: loss {self.loss:.6f}, that of the un-pipelined model {self.whole_loss:.6f}; "
+            f"largest relative difference of a micro-batch {self.loss_difference:.2g}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, as ``pipesched verify --json`` prints it."""
+        """Return plain data."""
         difference = self.loss_difference if math.isfinite(self.loss_difference) else None
         return {**self.comparison.to_dict(), **self.explanation.to_dict(), "largest_loss_difference": difference}
 
     def plot(self) -> Figure:
         """Draw both on one time axis, the rows of a rank together, with why the prediction is off."""
-        from pipesched.simulator.views import gantt_figure
-
         title = f"{self.name}: predicted makespan {readable_change(self.makespan_error)} off the measured one"
-        return gantt_figure([self.predicted, self.measured], title, self.explanation.sentence)
+        return views.gantt_figure([self.predicted, self.measured], title, self.explanation.sentence)
 
 
 def notes_on_runs(schedules: Sequence[VerifiedSchedule]) -> list[str]:
@@ -88,7 +104,7 @@ def notes_on_runs(schedules: Sequence[VerifiedSchedule]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Verification:
+class Verification(Result):
     """Several schedules of one model, each predicted and run.
 
     Attributes:
@@ -101,6 +117,16 @@ class Verification:
 
     def __repr__(self) -> str:
         return f"Verification({self.profile.model!r}, {list(self.schedules)})"
+
+    @property
+    def representative(self) -> tuple[VerifiedSchedule, ...]:
+        """The result of each schedule."""
+        return self.schedules
+
+    @property
+    def verdicts(self) -> list[str]:
+        """No verdict: one run gives none."""
+        return []
 
     @property
     def agrees(self) -> bool:
@@ -147,9 +173,19 @@ class Verification:
 
     def plot(self) -> Figure:
         """Draw the prediction and the measurement of every schedule one under another."""
-        from pipesched.simulator.views import gantt_figure
+        return views.gantt_figure(
+            [line for schedule in self.schedules for line in (schedule.predicted, schedule.measured)]
+        )
 
-        return gantt_figure([line for schedule in self.schedules for line in (schedule.predicted, schedule.measured)])
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched verify --json`` prints it."""
+        return {"schedules": [verified.to_dict() for verified in self.schedules]}
+
+    def tables(self) -> list[Table]:
+        """Return a table for each schedule, the parts of the errors, and the losses."""
+        losses = "\n".join(verified.losses for verified in self.schedules)
+        comparisons = [comparison_table([verified.comparison]) for verified in self.schedules]
+        return [*comparisons, self.split_table(), Table("", (), losses)]
 
     def table(self) -> Table:
         """Return every quantity of every schedule, predicted and measured, formatted for people."""
@@ -159,5 +195,99 @@ class Verification:
         """Return the parts of the errors, and a sentence on each makespan."""
         return split_table([verified.explanation for verified in self.schedules])
 
-    def _repr_html_(self) -> str:
-        return self.table().noted(self.notes).to_html() + self.split_table().to_html()
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """One schedule of a model, run.
+
+    Attributes:
+        measured: The iteration of median makespan.
+        loss: Loss of the run, as in `VerifiedSchedule`, which also has the next two fields.
+    """
+
+    source: ScheduleSource
+    measured: Timeline
+    loss: float
+    whole_loss: float
+    loss_difference: float
+
+
+def with_buffers_of(settings: RunSettings, setup: Setup) -> Setup:
+    """Return the setup with receive buffers as a run with these settings allocates them."""
+    is_at_use = settings.device == "cuda" and uses_streams(settings)
+    return replace(setup, buffers="at_use" if is_at_use else "pooled")
+
+
+def run_source(
+    source: ScheduleSource,
+    model: ModelArgument,
+    setup: Setup,
+    settings: MeasureSettings,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> ScheduleRun:
+    """Run one schedule, and compare its losses with the losses of the whole model.
+
+    Args:
+        source: Source of the schedule.
+        model: The model, or its name.
+        setup: Setup of the prediction, from a profile that determines the cut of the model.
+        settings: Settings of the run.
+        progress: Receives the finished fraction of all ops now and then.
+    """
+    from pipesched.executor.runs import whole_model_losses
+
+    schedule, size = source.schedule, setup.microbatch_size or 1
+    name, made = name_for_processes(model), model if isinstance(model, Model) else None
+    spec = modelled_spec(schedule, name, bounds_of(source, setup), size, settings)
+    run = measured(spec, progress, made)
+    losses = zip(run.losses, whole_model_losses(spec, made), strict=True)
+    pairs = [pair for pair, comparable in zip(losses, with_initial_weights(schedule), strict=True) if comparable]
+    return ScheduleRun(
+        source,
+        run.timeline,
+        loss=mean(loss for loss, _ in pairs),
+        whole_loss=mean(whole_loss for _, whole_loss in pairs),
+        loss_difference=max(relative_difference(loss, whole_loss) for loss, whole_loss in pairs),
+    )
+
+
+def bounds_of(source: ScheduleSource, setup: Setup) -> tuple[tuple[int, int], ...]:
+    """Return the half-open range of layers of each stage, as the profile cuts the model."""
+    bounds = setup.bounds_of(source)
+    assert bounds is not None, "the model is measured"
+    return bounds
+
+
+def held_against(run: ScheduleRun, prediction: Prediction, setup: Setup) -> VerifiedSchedule:
+    """Return a run beside a prediction of it under this setup."""
+    network = NetworkModel(prediction.costs, prediction.cluster, setup.network)
+    return VerifiedSchedule(
+        prediction.timeline,
+        run.measured,
+        compare_timelines(prediction.timeline, run.measured),
+        explain_error(run.measured, prediction.timeline, network, than="in the profile"),
+        loss=run.loss,
+        whole_loss=run.whole_loss,
+        loss_difference=run.loss_difference,
+    )
+
+
+def relative_difference(value: float, expected: float) -> float:
+    """Return the deviation of `value`, relative to `expected`; infinite if one of them is not a number."""
+    if not (math.isfinite(value) and math.isfinite(expected)):
+        return math.inf  # max() would pass over a NaN
+    if value == expected:
+        return 0.0
+    return abs(value - expected) / abs(expected) if expected else math.inf
+
+
+def with_initial_weights(schedule: Schedule) -> list[bool]:
+    """Return for each micro-batch whether all its forwards read the initial weights, as the whole model does.
+
+    The micro-batch with the first backward of all always does, because no stage can have stepped before. With a step
+    between the micro-batches, others have losses of their own. Weights that are predicted before the first step of a
+    stage are the initial ones, because there is nothing yet to predict them from.
+    """
+    parts = [part for row in schedule.ops for op in row for part in computes(op) if part.phase is Phase.FORWARD]
+    later = {part.microbatch for part in parts if part.version}
+    return [microbatch not in later for microbatch in range(schedule.num_microbatches)]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import samples_of
-from pipesched.questions import MessageFacts, WhatIfSettings
+from pipesched.questions import MessageFacts, OnShare, WhatIfSettings, unheard
 from pipesched.schedules import Schedule, Timeline, schedule_of
 from pipesched.schedules.builders import Entry, ParameterValue, build, lookup
 from pipesched.schedules.lowering import lower
@@ -19,10 +19,8 @@ from pipesched.workflows import (
     ArgumentError,
     asks,
     require_at_least,
-    require_callable,
     require_choice,
     require_names,
-    require_settings,
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -30,15 +28,13 @@ from pipesched.workflows.arguments import (
     ScheduleArgument,
     entry_of,
     named_schedule,
-    partition_text,
     read_cluster_argument,
     read_schedule_argument,
     require_counts,
 )
 from pipesched.workflows.measuring import RunsArgument, cut_of_runs, profiled_stages, read_runs
-from pipesched.workflows.what_if.machine_change import MachineChange
+from pipesched.workflows.what_if.machine_change import MachineChange, SlownessReading, SlownessReadings, read_slowness
 from pipesched.workflows.what_if.run_question import LayersOfRuns, Question
-from pipesched.workflows.what_if.slow_devices import SlownessReading, SlownessReadings, read_slowness
 from pipesched.workflows.what_if.what_if_result import OtherReading, WhatIf, changed_quantities
 
 _SAME = 5e-4
@@ -64,14 +60,7 @@ class WhatIfQuestion(WhatIfSettings, MessageFacts):
     latency_factor: float = field(default=1.0, kw_only=True)
     cluster: ClusterArgument = field(default=None, kw_only=True)
     profile: ProfileArgument | None = field(default=None, kw_only=True)
-    progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        object.__setattr__(self, "run_partition", partition_text(self.run_partition))
-        object.__setattr__(self, "partition", partition_text(self.partition))
-        require_settings(self)
-        require_callable("progress", self.progress)
+    progress: OnShare = field(default=unheard, kw_only=True)
 
 
 @asks(WhatIfQuestion)
@@ -95,7 +84,6 @@ def what_if(asked: WhatIfQuestion) -> WhatIf:
         latency_factor: Factor on the latency of all links.
         cluster: Machines of the run; None: equal devices, and messages as in the runs.
         profile: Profile of the runs' model, as for `costs_from_runs`.
-        progress: Receives the finished share of the draws now and then.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense, or nothing is changed.
@@ -120,7 +108,8 @@ def what_if(asked: WhatIfQuestion) -> WhatIf:
     after = _asked_lists(before, asked.schedule, counts, asked.parameters)
     if asked.recompute is not None:
         after = recomputed(after, _stages_of(asked.recompute))
-    cut = partition_text(asked.partition)
+    cut = asked.partition
+    assert cut is None or isinstance(cut, str), "it is a text by now"
     if (after, change, cut) == (before, MachineChange(), None):
         raise ArgumentError("schedule: got nothing that changes, expected something; try `schedule=zbv`")
     known = profiled_stages(before, asked.profile, asked, asked.output_bytes)

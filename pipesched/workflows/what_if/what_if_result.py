@@ -8,8 +8,9 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline, Yardstick
+from pipesched.simulator import views
 from pipesched.simulator.analysis import Metrics, Slowness, readable_bytes, readable_change, readable_s, readable_share
-from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, timeline_notes
+from pipesched.workflows import NOT_ONE_SPEED, Result, Table, other_speed, timeline_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +64,7 @@ class OtherReading:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WhatIf:
+class WhatIf(Result):
     """A change, against a run.
 
     Attributes:
@@ -164,9 +165,7 @@ class WhatIf:
 
     def plot(self) -> Figure:
         """Draw both predictions on one time axis."""
-        from pipesched.simulator.views import gantt_figure
-
-        return gantt_figure([self.before, self.after])
+        return views.gantt_figure([self.before, self.after])
 
     def table(self) -> Table:
         """Return a row per quantity, formatted for people."""
@@ -183,9 +182,6 @@ class WhatIf:
                 }
             )
         return Table(f"what if: {', '.join(self.asked)}", tuple(rows), "\n".join(self._lines()))
-
-    def _repr_html_(self) -> str:
-        return self.table().noted(self.notes).to_html()
 
     def _lines(self) -> list[str]:
         low, high = self.interval

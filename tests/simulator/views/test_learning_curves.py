@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.views import Curve, draw_curves, learning_curve_figure, smoothed
+from pipesched.simulator.views import Curve, learning_curve_figure, save_figure, smoothed
 
 
 def test_a_smoothed_loss_is_the_mean_of_the_last_ones():
@@ -13,26 +13,27 @@ def test_a_smoothed_loss_is_the_mean_of_the_last_ones():
     assert smoothed([1.0, 2.0], 5) == [1.0, 1.5]
 
 
-def test_curves_are_drawn_also_of_a_run_that_diverged(tmp_path):
-    path = tmp_path / "c.svg"
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_curves_are_drawn_also_of_a_run_that_diverged(tmp_path, suffix):
+    path = tmp_path / f"c{suffix}"
     losses = tuple(2.0 / (step + 1) for step in range(60))
     curves = [
         Curve("gpipe", losses, tuple(map(float, range(60)))),
         Curve("pipedream", (2.0, 3.0, math.nan), (0.1, 0.2, 0.3), has_diverged=True),
         Curve("other", (2.0, 30.0), (0.1, 0.2), has_diverged=True),
     ]
-    draw_curves(curves, path, "a title", target_loss=0.5)
+    save_figure(lambda: learning_curve_figure(curves, "a title", target_loss=0.5), path)
     assert path.stat().st_size > 1000
 
 
 def test_without_times_there_is_one_panel_with_the_names(tmp_path):
-    draw_curves([Curve("alone", (1.0, 0.0))], tmp_path / "c.svg")
+    save_figure(lambda: learning_curve_figure([Curve("alone", (1.0, 0.0))]), tmp_path / "c.svg")
     text = (tmp_path / "c.svg").read_text()
     assert ">optimizer step</text>" in text
     assert ">predicted wall time" not in text
 
 
-@pytest.mark.parametrize("num_steps", [2, 20])
+@pytest.mark.parametrize("num_steps", [2, 5, 20])
 def test_the_ticks_of_steps_are_whole(num_steps):
     axes = learning_curve_figure([Curve("alone", (1.0,) * num_steps)]).axes[0]
     assert all(tick == round(tick) for tick in axes.get_xticks())
@@ -40,9 +41,9 @@ def test_the_ticks_of_steps_are_whole(num_steps):
 
 def test_a_picture_of_nothing_or_in_no_format_is_refused(tmp_path):
     with pytest.raises(SimulationError, match="got none with a step"):
-        draw_curves([Curve("gpipe", ())], tmp_path / "c.png")
+        save_figure(lambda: learning_curve_figure([Curve("gpipe", ())]), tmp_path / "c.png")
     with pytest.raises(SimulationError, match="got suffix"):
-        draw_curves([Curve("gpipe", (1.0,))], tmp_path / "c.jpg")
+        save_figure(lambda: learning_curve_figure([Curve("gpipe", (1.0,))]), tmp_path / "c.jpg")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_a_picture_of_nothing_or_in_no_format_is_refused(tmp_path):
 )
 def test_losses_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, curve, words):
     with pytest.raises(SimulationError, match=words) as caught:
-        draw_curves([curve], tmp_path / "c.png")
+        save_figure(lambda: learning_curve_figure([curve]), tmp_path / "c.png")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -63,7 +64,7 @@ def test_losses_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, curve, wo
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_run_that_diverged_at_once_is_a_cross_beside_the_others(tmp_path, is_first):
     curves = [Curve("gpipe", (1.0, 0.5), (1.0, 2.0)), Curve("other", (math.inf,), (1.0,), has_diverged=True)]
-    draw_curves(curves[::-1] if is_first else curves, tmp_path / "c.svg")
+    save_figure(lambda: learning_curve_figure(curves[::-1] if is_first else curves), tmp_path / "c.svg")
     assert (tmp_path / "c.svg").stat().st_size > 1000
 
 

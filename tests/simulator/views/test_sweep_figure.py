@@ -7,8 +7,8 @@ import pytest
 import pipesched
 from pipesched.simulator import SimulationError
 from pipesched.simulator.search import MEASURES, SETTING_COLUMNS, Outcome, Setting, ordered_by
-from pipesched.simulator.views import draw_sweep, sweep_figure
-from pipesched.simulator.views.heat_map_panel import short_number
+from pipesched.simulator.views import save_figure, sweep_figure
+from pipesched.simulator.views.heat_maps import short_number
 from pipesched.workflows.sweeping import SweepResult
 from tests.browser import opened
 
@@ -54,7 +54,7 @@ def test_no_number_of_the_front_lies_over_a_point_or_outside_of_the_axes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["1f1b", "a/very/long/path/to/a/module/of/mine.py:my_own_builder"])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved_zb", "a/very/long/path/to/a/module/of/mine.py:my_own_builder"])
 def test_no_legend_is_cut_off_and_no_two_schedules_look_alike(name):
     settings = [Setting(f"{name}{index}", 4, m, 2) for index in range(15) for m in (4, 8)]
     many = [Outcome(setting, seconds=1.0 + number, held_bytes=2**30 * (40 - number))
@@ -81,7 +81,7 @@ def test_points_of_the_front_that_touch_share_a_number():
 def test_without_bytes_there_are_the_maps_alone(tmp_path):
     first, second, _bar = sweep_figure(outcomes(has_bytes=False), "makespan_s").axes
     assert [axes.get_title(loc="left") for axes in (first, second)] == ["1f1b", "zbv"]
-    draw_sweep(outcomes(), "makespan_s", tmp_path / "sweep.png")
+    save_figure(lambda: sweep_figure(outcomes(), "makespan_s"), tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 

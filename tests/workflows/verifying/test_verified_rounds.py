@@ -11,7 +11,7 @@ from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import compare_timelines
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.views import gantt_figure
-from pipesched.workflows.timelines.explanation import explain_error
+from pipesched.workflows.timelines.replaying import explain_error
 from pipesched.workflows.verifying import (
     MachineDrift,
     RoundsVerification,

@@ -1,13 +1,13 @@
-"""Parsing of ``key=value,key=value`` in options."""
+"""Values as people write them: ``key=value``, numbers with units, lists and ranges of numbers, sizes in bytes."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 
-from pipesched.cli.byte_sizes import byte_units
 from pipesched.cli.errors import InputError
+from pipesched.profiles import BYTE_UNITS, BYTES_LIMIT
 from pipesched.schedules.common import guess
 
 
@@ -167,3 +167,141 @@ def integers(value: str, place: str) -> tuple[int, ...]:
         return tuple(int(part) for part in value.split(":"))
     except ValueError:
         raise InputError(f"{place}: got {value}, expected whole numbers with colons between them; try 2:1:1") from None
+
+
+_MOST = 10_000
+"""Most numbers of a list; more are a mistake."""
+
+
+def counts(text: str, option: str, least: int, most: int = 2**31 - 1) -> tuple[int, ...]:
+    """Return the numbers of ``1,2,4-8,8:512:x2``, rising, each once.
+
+    Raises:
+        InputError: A part is no number or range, or below `least`, or above `most`.
+    """
+    counted: set[int] = set()
+    for part in text.split(","):
+        numbers = _whole_numbers(part, option)
+        if numbers and numbers[-1] > most:
+            raise InputError(f"{option}: got {part!r}, expected at most {most}; try {option} {least}-{least + 3}")
+        if not numbers or numbers[0] < least or len(numbers) > _MOST:
+            raise InputError(
+                f"{option}: got {part!r}, expected whole numbers of at least {least}, or a range of them; try "
+                f"{option} {least},{least + 1} or {least}-{least + 3}"
+            )
+        counted.update(numbers)
+    return tuple(sorted(counted))
+
+
+def _whole_numbers(part: str, option: str) -> range | list[int]:
+    if ":" in part:
+        return [int(value) for value in _ranged(part, option, lambda text: read_integer(text, option))]
+    first, dash, last = (piece.strip() for piece in part.partition("-"))
+    try:
+        return range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        return range(0)
+
+
+def amounts(text: str, place: str) -> tuple[float, ...]:
+    """Return the numbers of ``1e9,10GB/s,1:16:x2``, in their order, each once; units fit the key of `place`.
+
+    Raises:
+        InputError: A part is no number or range.
+    """
+    read: list[float] = []
+    for part in text.split(","):
+        read += _ranged(part, place, lambda text: number(text, place)) if ":" in part else [number(part, place)]
+    return tuple(dict.fromkeys(read))
+
+
+def _ranged(part: str, place: str, read: Callable[[str], float]) -> list[float]:
+    """Return the numbers of ``first:last``, ``first:last:step`` or ``first:last:xfactor``.
+
+    Raises:
+        InputError: It is no such range, or an empty or infinite one.
+    """
+    first, last, *steps = (piece.strip() for piece in part.split(":"))
+    step = steps[0] if len(steps) == 1 else "1"
+    is_factor = step.startswith("x")
+    low, high = read(first), read(last)
+    try:
+        by = read(step.removeprefix("x"))
+    except InputError:
+        by = 0.0
+    if len(steps) > 1 or high < low or by <= (1 if is_factor else 0) or (is_factor and low <= 0):
+        raise InputError(
+            f"{place}: got {part!r}, expected a range that rises, first:last:step or first:last:xfactor; "
+            "try 8:512:x2 or 4:16:4"
+        )
+    most = math.log(high / low, by) if is_factor else (high - low) / by
+    if most > _MOST:
+        raise InputError(f"{place}: got {part!r}, expected a range of at most {_MOST} numbers; try a larger step")
+    return [*_rising(low, high, by, is_factor=is_factor)]
+
+
+def _rising(low: float, high: float, by: float, *, is_factor: bool) -> Iterator[float]:
+    value, index = low, 0
+    while value <= high * (1 + 1e-12):
+        yield value
+        index += 1
+        value = low * by**index if is_factor else low + by * index
+
+
+_LEAST_BARE = 1024
+"""Least memory in bytes without a unit; a smaller number lacks its unit."""
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """Return the bytes of a text: GB or gb is 10^9, GiB 2^30; Gb, which are bits, is refused.
+
+    Raises:
+        InputError: The text is no size, or more than any machine has.
+    """
+    bits = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]i?)b\s*", text)
+    if bits is not None:
+        raise InputError(
+            f"{option}: got {text!r}, which are bits, expected bytes; try {bits[1]}{bits[2]}B for bytes, or an eighth "
+            "of the number"
+        )
+    match = re.fullmatch(r"\s*([0-9.]+(?:[eE]\+?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    try:
+        value = float(match[1]) * BYTE_UNITS[match[2].lower()] if match else math.nan
+    except (ValueError, KeyError):
+        value = math.nan
+    if not 0 < value < BYTES_LIMIT:
+        hint = (
+            f"{text.strip()}B"
+            if re.fullmatch(r"\s*[1-9][0-9]*\s*[KMGT]i?\s*", text, re.IGNORECASE)
+            else "64KiB or 16GB"
+        )
+        raise InputError(f"{option}: got {text!r}, expected a size above 0; try {hint}")
+    return round(value)
+
+
+def parse_memory(text: str, option: str) -> int:
+    """Return the bytes of a memory; a small number without a unit is refused.
+
+    Raises:
+        InputError: The text is no size, more than any machine has, or less than 1024 without a unit.
+    """
+    num_bytes = parse_bytes(text, option)
+    bare = text.strip()
+    if num_bytes < _LEAST_BARE and not bare[-1].isalpha():
+        raise InputError(
+            f"{option}: got {bare}, expected bytes, or a number with a unit; try {bare}GB; write {bare}B for bytes"
+        )
+    return num_bytes
+
+
+def enough(num_bytes: int) -> int:
+    """Return at least `num_bytes`, as a number that `parse_memory` takes without a unit."""
+    return max(num_bytes, _LEAST_BARE)
+
+
+def byte_units(unit: str) -> float | None:
+    """Return the bytes of a unit, of bits too (``Gbit``, ``Gb``), or None for another text."""
+    bits = re.fullmatch(r"([KMGTkmgt]?)(bit|b)", unit)
+    if bits is not None:
+        return BYTE_UNITS[f"{bits[1].lower()}b"] / 8
+    return BYTE_UNITS.get(unit.lower())

@@ -1,22 +1,51 @@
-"""Lines about the memory of the machines: the limit, and excesses."""
+"""Cautions about a prediction, a machine before a run, and the memory of the machines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from pipesched.cli.errors import NEGATIVE, NotThereError
-from pipesched.cli.terminal import complain, num_bytes
-from pipesched.simulator.analysis import readable_reason
+from pipesched.cli.errors import NEGATIVE, NotThereError, in_flags
+from pipesched.cli.terminal import complain
+from pipesched.profiles import io
+from pipesched.schedules.formats import suffix_of
+from pipesched.simulator.analysis import readable_bytes, readable_reason
+from pipesched.workflows import busy_machine, crowded_cores, other_device, unitless_times
 
 if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions
+    from pipesched.executor import RunSettings
     from pipesched.profiles.clusters import Cluster
+    from pipesched.profiles.processes import LoadMeter
     from pipesched.simulator.analysis import Metrics
     from pipesched.simulator.memory import OverCapacity
     from pipesched.workflows.simulating import Prediction
+
+
+def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> list[str]:
+    """Return the notes on a prediction, and on the device of its profile."""
+    return [*map(in_flags, prediction.notes), *other_device(prediction.setup.loaded_costs, machines.machine)]
+
+
+def doubts_of_table(file: str | Path | None) -> list[str]:
+    """Return the note on a table of layers whose times lack a unit; empty for another file, or None."""
+    if file is None or suffix_of(file) != ".csv":
+        return []
+    return unitless_times(io.load_layer_costs(file))
+
+
+def doubts_of_machine(num_ranks: int, settings: RunSettings, meter: LoadMeter) -> list[str]:
+    """Return the notes on this machine before `num_ranks` ranks compute."""
+    if settings.device != "cpu":
+        return []
+    others = meter.others()
+    return [
+        *crowded_cores(num_ranks, settings.threads),
+        *busy_machine(others, num_ranks * settings.threads),
+    ]
 
 
 def limit_lines(machines: MachineOptions, prediction: Prediction) -> list[str]:
@@ -33,7 +62,7 @@ def device_limit_lines(
     known = sorted({limit for limit in limits.values() if limit is not None})
     if not known or None in limits.values() or not has_bytes:
         return []  # a note covers these devices
-    said = machines.limit_text() or " to ".join(dict.fromkeys(num_bytes(limit) for limit in (known[0], known[-1])))
+    said = machines.limit_text() or " to ".join(dict.fromkeys(readable_bytes(limit) for limit in (known[0], known[-1])))
     return [f"memory limit {said} of every device"]
 
 
@@ -61,7 +90,7 @@ def require_fits(metrics: Metrics, limit_bytes: int | None) -> None:
             )
         if held_bytes > limit_bytes:
             complain(
-                f"over memory: device {device}: got {num_bytes(held_bytes)}, expected at most "
-                f"{num_bytes(limit_bytes)}; try smaller micro-batches, more stages or --recompute all"
+                f"over memory: device {device}: got {readable_bytes(held_bytes)}, expected at most "
+                f"{readable_bytes(limit_bytes)}; try smaller micro-batches, more stages or --recompute all"
             )
             raise typer.Exit(NEGATIVE)

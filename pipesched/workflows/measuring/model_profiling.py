@@ -1,0 +1,102 @@
+"""Measure the layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pipesched.executor import RunSettings
+from pipesched.profiles import measuring, models
+from pipesched.profiles.costs import (
+    median_profile,
+)
+from pipesched.questions import (
+    USUAL_SIZES,
+    OnShare,
+    ProfiledSizes,
+    ProfileSettings,
+    unheard,
+)
+from pipesched.schedules.common import tuple_of
+from pipesched.workflows import (
+    ArgumentError,
+    asks,
+)
+from pipesched.workflows.arguments import (
+    ModelArgument,
+    read_model_argument,
+    require_possible,
+)
+
+if TYPE_CHECKING:
+    pass
+from pipesched.workflows.measuring.profiling import ProfileMeasurement
+
+
+@dataclass(frozen=True)
+class ProfileQuestion(ProfileSettings):
+    """The question of `profile`; its fields are the arguments of that function."""
+
+    model: ModelArgument
+    microbatch_sizes: ProfiledSizes = None
+    progress: OnShare = field(default=unheard, kw_only=True)
+
+
+@asks(ProfileQuestion)
+def profile(question: ProfileQuestion) -> ProfileMeasurement:
+    """Measure seconds and bytes of every layer of a model at several micro-batch sizes.
+
+    Args:
+        model: A Model, or a name: ``gpt``, ``conv``, ``lstm``, ``digits``, ``mlp``, with arguments as in
+            ``mlp:layers=8,width=64``, or ``module:function``.
+
+    Raises:
+        ArgumentError: The device does not exist, or an argument makes no sense.
+        ProfileError: The model does not exist or fails, or an argument is out of range.
+    """
+    if question.pipelines > 1 and question.device != "cpu":
+        raise ArgumentError(
+            f"pipelines: got {question.pipelines} with device {question.device!r}, expected 1; leave it out"
+        )
+    require_possible(RunSettings(device=question.device))
+    built = read_model_argument(question.model)
+    num_parts = question.passes + (question.pipelines > 1)
+
+    def tick(index: int) -> Callable[[int, int, str], None]:
+        return lambda done, total, text: question.progress((index + done / total) / num_parts)  # noqa: ARG005
+
+    profiles = [
+        measuring.profile_model(
+            built,
+            microbatch_sizes=tuple_of(question.microbatch_sizes or USUAL_SIZES),
+            repeats=question.repeats,
+            warmup=question.warmup,
+            optimizer=question.optimizer,
+            dtype=models.torch_dtype(question.dtype),
+            device=question.device,
+            threads=question.threads,
+            companions=question.companions,
+            seed=question.seed,
+            splits=question.splits,
+            progress=tick(index),
+        )
+        for index in range(question.passes)
+    ]
+    measured_profile = median_profile(*profiles)
+    measured_profile = replace(
+        measured_profile, provenance=replace(measured_profile.provenance, repeats=question.passes * question.repeats)
+    )
+    if question.pipelines > 1:
+        prices = measuring.measure_sharing(
+            built,
+            microbatch_sizes=measured_profile.microbatch_sizes,
+            num_processes=question.pipelines,
+            repeats=question.passes * question.repeats,
+            dtype=models.torch_dtype(question.dtype),
+            threads=question.threads,
+            seed=question.seed,
+            progress=lambda fraction: question.progress((question.passes + fraction) / num_parts),
+        )
+        measured_profile = replace(measured_profile, sharing=prices)
+    return ProfileMeasurement(measured_profile)
