@@ -1,4 +1,3 @@
-from . import averaging as averaging
 from . import core as core
 from . import emulation as emulation
 from . import launch as launch

@@ -20,7 +20,7 @@ TransportKind: TypeAlias = Literal["auto", "processes", "streams"]
 
 
 Averaging: TypeAlias = Literal["asynchronous", "synchronous"]
-"""Forms of elastic averaging, as in executor.averaging.elastic_averager."""
+"""Forms of elastic averaging, as in executor.core.elastic_averager."""
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)

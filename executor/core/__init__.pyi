@@ -7,6 +7,10 @@ from .clock import HostClock as HostClock
 from .clock import make_clock as make_clock
 from .device_position import DevicePosition as DevicePosition
 from .device_position import polled as polled
+from .elastic_averager import ElasticAverager as ElasticAverager
+from .elastic_averager import SharedPool as SharedPool
+from .elastic_averager import local_pools as local_pools
+from .elastic_averager import shared_bytes as shared_bytes
 from .gradients import Bucket as Bucket
 from .gradients import GradientMean as GradientMean
 from .gradients import buckets as buckets
@@ -25,13 +29,15 @@ from .layer_rng import LayerGenerators as LayerGenerators
 from .memory_meter import Meter as Meter
 from .memory_meter import make_meter as make_meter
 from .recorder import Recorder as Recorder
+from .reference_memory import Averaged as Averaged
+from .reference_memory import averaged as averaged
 from .schedule_queries import averagers as averagers
 from .schedule_queries import channels as channels
 from .schedule_queries import lists_of as lists_of
-from .stage import Averager as Averager
 from .stage import ModuleStage as ModuleStage
 from .stage import OnLoss as OnLoss
 from .stage import Stage as Stage
+from .stage_building import attach_averagers as attach_averagers
 from .stage_building import build_stages as build_stages
 from .stage_building import check_fits as check_fits
 from .stage_building import count_from as count_from

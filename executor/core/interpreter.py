@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -232,7 +232,10 @@ def _execute(  # noqa: C901 -- one arm per word
                 yield Waiting(rank.rank, op, None)
             start = mark()
             with _profiled(op):
-                _update(stage, op)
+                if isinstance(op, Step):
+                    stage.step()
+                else:
+                    stage.average()
         case Unshard() | Reshard():
             pass  # our weights are whole
         case Reduce():
@@ -309,16 +312,6 @@ def _finish_reduction(rank: Rank, op: Op, reduction: _Reduction) -> Iterator[Wai
     rank.recorder.extend(reduction.index, rank.recorder.mark())
 
 
-def _update(stage: Stage, op: Step | Average) -> None:
-    match op:
-        case Step():
-            stage.step()
-        case Average():
-            stage.average()
-        case _:
-            assert_never(op)
-
-
 def _stage(rank: Rank, index: int) -> Stage:
     if index not in rank.stages:
         held = ", ".join(map(str, rank.stages)) or "none"
@@ -333,18 +326,10 @@ def _take_made(op: Send, tensors: dict[Message, Tensor]) -> Tensor:
     return tensors.pop(op.message)
 
 
-class _Silent:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *args: object) -> None:
-        pass
+_SILENT: AbstractContextManager[None] = nullcontext()
 
 
-_SILENT = _Silent()
-
-
-def _profiled(op: Op) -> record_function | _Silent:
+def _profiled(op: Op) -> AbstractContextManager[object]:
     """Name `op` as PyTorch's runtime does, while a profiler runs (a name costs 6 us)."""
     return record_function(f"PP:{op}") if torch._C._autograd._profiler_enabled() else _SILENT  # noqa: SLF001 -- there is no public one
 

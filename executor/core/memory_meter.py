@@ -24,24 +24,14 @@ class Allocator(Protocol):
         """Take the bytes allocated now into the peak, if the allocator keeps no peak itself."""
 
 
+_COUNTS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+"""Names of the counts of glibc's heap, in the order of ``struct mallinfo2``."""
+
+
 class _MallInfo(ctypes.Structure):
     """The counts of glibc's heap: ``struct mallinfo2``."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    ]
+    _fields_ = [(name, ctypes.c_size_t) for name in _COUNTS.split()]
 
 
 @final

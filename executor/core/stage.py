@@ -13,57 +13,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipesched.executor import ExecutionError
+from pipesched.executor.core.elastic_averager import ElasticAverager
 from pipesched.executor.core.gradients import Bucket, GradientMean, buckets
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import ModuleState, in_states, module_states
 from pipesched.schedules.ops import Average, Compute, Phase, Step
-
-
-class Averager(ABC):
-    """Moves the weights of one stage on one rank towards the weights of other pipelines.
-
-    If an answer is False, the caller gives up its turn and asks again.
-    """
-
-    @abstractmethod
-    def may_step(self) -> bool:
-        """Return whether the stage may step."""
-
-    @abstractmethod
-    def remember(self) -> None:
-        """Keep the weights before a Step, the first since the last Average."""
-
-    @abstractmethod
-    def may_average(self) -> bool:
-        """Return whether all inputs of an Average are available.
-
-        Raises:
-            ExecutionError: There was no Step since the last Average.
-        """
-
-    @abstractmethod
-    def average(self) -> None:
-        """Change the weights as an Average does."""
-
-    @abstractmethod
-    def settle(self) -> bool:
-        """Set the weights to the final weights of the run; return whether that is done."""
-
-    @abstractmethod
-    def resident_bytes(self) -> int:
-        """Return the bytes held on the device of the weights."""
-
-    @abstractmethod
-    def held_reference(self) -> Sequence[Tensor]:
-        """Return the reference by parameter, with the updates of all pipelines; call it between two runs.
-
-        The reference is empty on all ranks but the first that averages the stage.
-
-        Raises:
-            ExecutionError: Some update is missing.
-        """
-
 
 States: TypeAlias = Sequence[ModuleState]
 """The states of some modules at one moment."""
@@ -221,7 +176,7 @@ class ModuleStage(Stage):
         self._recomputed = recomputed
         self._on_loss = on_loss
         self._on_step = on_step
-        self.averager: Averager | None = None
+        self.averager: ElasticAverager | None = None
         self.first_reference: Sequence[Tensor] | None = None
         self.first_microbatch = 0
         self.parameters = tuple(parameter for parameter in module.parameters() if parameter.requires_grad)

@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pipesched.executor import ExecutionError, cut_fault, epsilon_fault
+from pipesched.executor import Averaging, ExecutionError, cut_fault, epsilon_fault
+from pipesched.executor.core.elastic_averager import ElasticAverager, Pool
 from pipesched.executor.core.gradients import GradientMean, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
@@ -116,6 +117,27 @@ def count_from(stages: Mapping[int, Stage], first: int) -> None:
     for stage in stages.values():
         assert isinstance(stage, ModuleStage), "what trains has weights"
         stage.first_microbatch = first
+
+
+def attach_averagers(pool: Pool, stages: Mapping[int, Stage], rank: int, averaging: Averaging) -> list[ElasticAverager]:
+    """Give the averaged stages of a rank their averagers, and return the averagers.
+
+    Args:
+        pool: Pool of the rank, with the shared tensors of the averaged stages.
+        stages: Stages of the rank, with the weights that all pipelines begin with; emulated ones get no averager.
+        rank: The rank.
+        averaging: Form of averaging.
+    """
+    averagers = []
+    for index, stage in stages.items():
+        if isinstance(stage, ModuleStage) and index in pool.shared:
+            stage.averager = averager = ElasticAverager(
+                index, rank, stage.parameters, pool.shared[index], pool, averaging
+            )
+            if averager.is_first:
+                averager.begin(stage.first_reference)
+            averagers.append(averager)
+    return averagers
 
 
 def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:

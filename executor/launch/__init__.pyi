@@ -2,7 +2,7 @@ from .early_drain import DrainPage as DrainPage
 from .early_drain import Gate as Gate
 from .early_drain import LeaveRequest as LeaveRequest
 from .early_drain import LocalGate as LocalGate
-from .early_drain import ReadOnlyGate as ReadOnlyGate
+from .early_drain import Reach as Reach
 from .early_drain import ending_early as ending_early
 from .early_drain import pause_requests as pause_requests
 from .fork_client import end_server as end_server

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeAlias, final
 
 from pipesched.executor import PAUSE_SIGNALS
 from pipesched.executor.launch.progress_page import SharedPage
@@ -93,8 +93,14 @@ class Gate(ABC):
         """Return the end for a reader that reaches `microbatch`, or None; wait for a decision on a proposed end."""
 
 
-def ending_early(lists: Schedule, begun: Callable[[], int], shorter: Callable[[int], Schedule], gate: Gate) -> Schedule:
-    """Return generated lists that switch to shorter lists if the gate decides on an early end.
+Reach: TypeAlias = Callable[[int], int | None]
+"""As `Gate.reach`."""
+
+
+def ending_early(
+    lists: Schedule, begun: Callable[[], int], shorter: Callable[[int], Schedule], reach: Reach
+) -> Schedule:
+    """Return generated lists that switch to shorter lists if an early end is decided.
 
     Both lists are equal up to that end, so a reader can switch from one to the other at its position.
 
@@ -102,44 +108,25 @@ def ending_early(lists: Schedule, begun: Callable[[], int], shorter: Callable[[i
         lists: Lists of a part of the run.
         begun: Returns the micro-batch of the run that is number 0 of `lists`.
         shorter: Makes lists of the given number of micro-batches.
-        gate: Decides where the lists end.
+        reach: Takes a micro-batch that a reader reaches; returns the micro-batch before which the lists end, or None.
     """
-    rank_lists = [GeneratedOps(partial(_read, lists, rank, begun, shorter, gate)) for rank in range(lists.num_ranks)]
+    rank_lists = [GeneratedOps(partial(_read, lists, rank, begun, shorter, reach)) for rank in range(lists.num_ranks)]
     return replace(lists, lists=tuple(rank_lists))
 
 
 def _read(
-    lists: Schedule, rank: int, begun: Callable[[], int], shorter: Callable[[int], Schedule], gate: Gate
+    lists: Schedule, rank: int, begun: Callable[[], int], shorter: Callable[[int], Schedule], reach: Reach
 ) -> Iterator[Op]:
     first, farthest = begun(), -1
     for count, op in enumerate(lists.lists[rank]):
         for part in computes(op):
             if part.microbatch > farthest:
                 farthest = part.microbatch
-                end = gate.reach(first + farthest)
+                end = reach(first + farthest)
                 if end is not None and first < end < first + lists.num_microbatches:
                     yield from islice(shorter(end - first).lists[rank], count, None)
                     return
         yield op
-
-
-@final
-class ReadOnlyGate(Gate):
-    """The gate of a reader that runs no op: it waits for no decision, and no decision waits for it.
-
-    Args:
-        gate: The gate of the rank that runs the lists.
-    """
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    @property
-    def end(self) -> int | None:
-        return self._gate.end
-
-    def reach(self, microbatch: int) -> int | None:  # noqa: ARG002
-        return self.end
 
 
 @final

@@ -17,20 +17,25 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from pipesched.executor import START_S, Averaging, ExecutionError, RankFailed, waiting_for
-from pipesched.executor.averaging import Averaged, ElasticAverager, SharedPool, averaged, shared_bytes
 from pipesched.executor.core import (
+    Averaged,
     Batch,
+    ElasticAverager,
     ModuleStage,
     Rank,
     Recorder,
+    SharedPool,
     Stage,
     Transport,
+    attach_averagers,
+    averaged,
     averagers,
     begin,
     channels,
     end,
     execute_rank,
     lists_of,
+    shared_bytes,
 )
 from pipesched.executor.launch.injected_faults import Interference, read_fault
 from pipesched.executor.launch.meeting import (
@@ -299,7 +304,7 @@ def references(
         with shared_file(num_bytes, source, f"device {own}") as path:
             if path is not None:
                 pool = stack.enter_context(closing(SharedPool(path, here, context.timeout_s)))
-                attached = list(_attached(pool, stages, context.rank, averaging))
+                attached = attach_averagers(pool, stages, context.rank, averaging)
             context.meet()  # all have opened the memory, and the references hold their first weights
         yield
         for averager in attached:
@@ -319,16 +324,3 @@ def _everyones(
     told = [json.loads(text) for text in gather_texts(json.dumps(first_stages))]
     for index, ranks in ranks_of.items():
         yield Averaged(index, tuple(ranks), tuple((name, count) for name, count in told[ranks[0]][str(index)]))
-
-
-def _attached(
-    pool: SharedPool, stages: Mapping[int, Stage], rank: int, averaging: Averaging
-) -> Iterator[ElasticAverager]:
-    """Give the stages of this rank their averagers, and yield the averagers."""
-    for index, stage in stages.items():
-        if isinstance(stage, ModuleStage) and index in pool.shared:
-            averager = ElasticAverager(index, rank, stage.parameters, pool.shared[index], pool, averaging)
-            stage.averager = averager
-            if averager.is_first:
-                averager.begin(stage.first_reference)
-            yield averager

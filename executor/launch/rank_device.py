@@ -55,23 +55,22 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuPlace:
-    """The GPU of a process and the backend of its messages.
+class RankDevice:
+    """The device of a process.
 
     Attributes:
-        index: Index of the GPU, as the process sees it.
-        backend: ``gloo`` or ``nccl``, the same for all processes.
-        num_busy: Number of GPUs of its machine that processes compute on.
-        is_busy: Whether the process is the first on its GPU.
+        backend: Backend of the messages between stages: ``gloo`` or ``nccl``.
+        num_busy: Devices of its machine that can compute at once, each with a core, or a GPU.
+        is_busy: Whether this is the first process of such a device.
     """
 
-    index: int
+    device: torch.device
     backend: str
     num_busy: int
     is_busy: bool
 
 
-def gpu_places(views: Sequence[GpuView], devices: Sequence[int], backend: Backend) -> list[GpuPlace]:
+def gpu_places(views: Sequence[GpuView], devices: Sequence[int], backend: Backend) -> list[RankDevice]:
     """Return the place of every process. All processes derive the same places from the same views.
 
     The devices of processes that see the same GPUs take these in turn, by local rank: index 0 for a process that sees
@@ -105,7 +104,7 @@ def gpu_places(views: Sequence[GpuView], devices: Sequence[int], backend: Backen
     for process, view in enumerate(views):
         busy[view.host].add(view.gpus[indices[process]])
     return [
-        GpuPlace(index, carrier, len(busy[view.host]), holders[view.gpus[index]][0] == process)
+        RankDevice(torch.device("cuda", index), carrier, len(busy[view.host]), holders[view.gpus[index]][0] == process)
         for process, (view, index) in enumerate(zip(views, indices, strict=True))
     ]
 
@@ -132,22 +131,6 @@ def _shared_fault(views: Sequence[GpuView], processes: Sequence[int]) -> str:
         f"backend nccl: got processes {' and '.join(map(str, processes[:2]))} on one GPU of {host}, which has "
         f"{num_gpus} for {len(here)} ranks, expected a GPU for each rank; try backend gloo"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class RankDevice:
-    """The device of a process.
-
-    Attributes:
-        backend: Backend of the messages between stages: ``gloo`` or ``nccl``.
-        num_busy: Devices of its machine that can compute at once, each with a core, or a GPU.
-        is_busy: Whether this is the first process of such a device.
-    """
-
-    device: torch.device
-    backend: str
-    num_busy: int
-    is_busy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +185,8 @@ def placed(device: DeviceKind, backend: Backend, near: Neighbours, store: Store)
         for told in map(json.loads, everyones("gpus", json.dumps(asdict(view)), store, near.process, size))
     ]
     place = gpu_places(views, near.devices, backend)[near.process]
-    gpu = torch.device("cuda", place.index)
-    torch.cuda.set_device(gpu)
-    return RankDevice(gpu, place.backend, place.num_busy, place.is_busy)
+    torch.cuda.set_device(place.device)
+    return place
 
 
 def _visible_gpus() -> tuple[str, ...]:

@@ -10,24 +10,27 @@ from functools import partial
 import torch
 
 from pipesched.executor import Averaging, ExecutionError
-from pipesched.executor.averaging import average_locally
 from pipesched.executor.core import (
     Batch,
     CudaStreams,
     HostClock,
     HostStreams,
+    ModuleStage,
     Rank,
     RankStreams,
     Recorder,
     Stage,
     Transport,
     Waiting,
+    attach_averagers,
+    averaged,
     averagers,
     begin,
     end,
     execute_rank,
     green_streams,
     lists_of,
+    local_pools,
 )
 from pipesched.executor.transport import LocalTransport, Mailroom
 from pipesched.profiles import DeviceKind
@@ -121,7 +124,12 @@ def local_ranks(
     """
     stages = {rank: build(rank) for rank in range(schedule.num_ranks)}
     streams = {rank: HostStreams() for rank in range(schedule.num_ranks)} if streams is None else streams
-    average_locally(averagers(schedule), stages, averaging, streams)
+    for stage, ranks in averagers(schedule).items():
+        first = stages[ranks[0]][stage]
+        if isinstance(first, ModuleStage):  # emulated ones have no weights, and no reference
+            device = first.parameters[0].device if first.parameters else None
+            for rank, pool in local_pools(averaged(stage, ranks, first.parameters), device, streams).items():
+                attach_averagers(pool, stages[rank], rank, averaging)
     room = Mailroom(schedule.reducers, streams)
     lists = lists_of(schedule, range(schedule.num_ranks))
     return tuple(

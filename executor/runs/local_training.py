@@ -157,14 +157,13 @@ class TrainingSetup:
         )
         return Batch(inputs, targets)
 
-    def parts(self) -> TrainingParts | None:
-        """Return the parts of the run and its checkpoints, or None without checkpoints.
+    def parts(self) -> TrainingParts:
+        """Return the parts of the run, with its checkpoints if it has any.
 
         Raises:
             ExecutionError: The checkpoint to resume from is damaged, or of another run.
         """
-        assert isinstance(self.spec.job, Train), "as the class says"
-        return None if self.spec.job.checkpoints is None else TrainingParts(self.spec, self.run)
+        return TrainingParts(self.spec, self.run)
 
     def judge(self, stages: Iterable[nn.Module]) -> Scores | None:
         """Return the scores of the whole model on held-out samples, or None if the model has no held-out samples."""
@@ -207,7 +206,6 @@ def training_of(spec: RunSpec, device: torch.device, model: Model | None = None)
 
 @kept_random_state()
 def train_locally(
-    lists: Schedule,
     training: TrainingSetup,
     on_step: OnStep | None = None,
     held_out_every: int | None = None,
@@ -215,10 +213,9 @@ def train_locally(
     is_asked: Callable[[], bool] = lambda: False,
     export: Path | None = None,
 ) -> Trained:
-    """Run `lists`, all ranks in this process, on a CPU or each on a stream of its GPU.
+    """Train with all ranks in this process, on a CPU or each on a stream of its GPU.
 
     Args:
-        lists: Lists of all steps, with or without communication.
         training: The setup of the training run.
         on_step: Called after each step.
         held_out_every: Steps between two scores on held-out samples; None to score only the end.
@@ -230,11 +227,11 @@ def train_locally(
             checkpoint cannot be written or read.
         ProfileError: A layer cannot be built, or there are no samples.
     """
-    spec, devices = training.spec, devices_of(lists.rank_to_device, training.spec.device)
+    spec, parts = training.spec, training.parts()
+    lists, devices = parts.lists, devices_of(parts.lists.rank_to_device, spec.device)
     history = LossHistory(training.run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
     looks = HeldOutLooks(held_out_every, lists.num_stages, training.judge)
-    parts = training.parts()
-    history.restore(() if parts is None else parts.scores)
+    history.restore(parts.scores)
 
     def build(rank: int) -> dict[int, Stage]:
         def on_stage_step(stage: int, version: int) -> None:
@@ -244,8 +241,7 @@ def train_locally(
 
         there = replace(training, device=devices[rank])
         stages = there.stages(lists, history.listen, on_stage_step)(rank)
-        if parts is not None:
-            parts.load(rank, stages)
+        parts.load(rank, stages)
         return stages
 
     transport = partial(LocalTransport, compression=spec.compression)
@@ -253,10 +249,7 @@ def train_locally(
     if spec.is_finite_checked:
         ranks = tuple(replace(rank, probe=check_finite) for rank in ranks)
     try:
-        if parts is None:
-            run_local(ranks, _batches(training, devices, lists))
-            history.catch_up()
-        elif _run_parts(parts, ranks, training, devices, history, is_asked):
+        if _run_parts(parts, ranks, training, devices, history, is_asked):
             return replace(history.end(), is_paused=True)
     except RunDiverged:
         return replace(history.end(), looks=looks.scores)
@@ -297,7 +290,7 @@ def _run_parts(
     is_asked: Callable[[], bool],
 ) -> bool:
     """Run a training run part by part, and write its checkpoints; return whether it ended early on request."""
-    lists = None
+    lists = parts.lists
     request = parts.leave_request()
     parts.gate = None if request is None else LocalGate(request, is_asked)
     parts.begin()
@@ -313,14 +306,15 @@ def _run_parts(
             ranks = [replace(rank, named=part.named) for rank in ranks]
             run_local(ranks, _batches(training, devices, lists, part.first_microbatch))
             writer.check()
-            is_last, steps = is_asked(), parts.steps_after(part)
-            if is_last or parts.is_due(steps):
+            is_last, steps = parts.has_checkpoints and is_asked(), parts.steps_after(part)
+            if parts.is_due(steps, is_last=is_last):
                 history.catch_up()
                 writer.wait()  # one copy of the weights at a time
                 states = {name: state for rank in ranks for name, state in parts.copy(rank.rank, rank.stages).items()}
                 writer.start(partial(_write, parts, steps, states, history.steps.copy()))
             if is_last and len(history.steps) < parts.num_steps:
                 return True
+    history.catch_up()
     return False
 
 

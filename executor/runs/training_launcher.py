@@ -16,9 +16,9 @@ from torch import nn
 from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.core import lists_of
 from pipesched.executor.launch import DrainPage, RunSpec, Train
-from pipesched.executor.runs.advance_phases import lists_ahead
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.local_training import TrainingSetup, training_of
+from pipesched.executor.runs.training_job import lists_ahead
 from pipesched.executor.runs.training_parts import TrainingParts, going_on
 from pipesched.executor.training import (
     AdvanceTrials,
@@ -103,18 +103,15 @@ class _Training(WatchedJob[Trained]):
     ) -> None:
         assert isinstance(spec.job, Train), "of this kind"
         self._job = spec.job
-        self._run = spec.job.run
-        self._lists = self._run.lists(spec.job.num_steps)
-        super().__init__(spec, self._lists)
-        self.history = LossHistory(self._run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
+        self._parts = TrainingParts(spec, run := spec.job.run)
+        super().__init__(spec, self._parts.lists)
+        self.history = LossHistory(run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
         self._is_asked, self._export = is_asked, export
-        self._parts = None if self._job.checkpoints is None else TrainingParts(spec, self._run)
-        if self._parts is not None:
-            self.history.restore(self._parts.scores)
-            self._request = self._parts.leave_request()
+        self.history.restore(self._parts.scores)
+        self._request = self._parts.leave_request()
 
     def begin(self, folder: Path) -> None:
-        if self._parts is not None:
+        if self._parts.has_checkpoints:
             self._require_fitting(self._parts)
             self._parts.begin()
             self._drain_page = DrainPage.create(drain_file(folder), self.lists.num_ranks)
@@ -131,21 +128,20 @@ class _Training(WatchedJob[Trained]):
             ExecutionError: A file is damaged, or its tensors do not fit a stage.
         """
         if parts.goes_on:
-            build = training_of(self.spec, torch.device("cpu")).stages(self._lists, lambda *_: None)
-            for rank in range(self._lists.num_ranks):
+            build = training_of(self.spec, torch.device("cpu")).stages(self.lists, lambda *_: None)
+            for rank in range(self.lists.num_ranks):
                 parts.load(rank, build(rank))
 
     def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:
-        if self._parts is not None:
+        if self._job.advance is None:
             return self._parts.ops_of(rank)
-        phases = [self._lists] if self._job.advance is None else _phases(self._job, folder)
-        return chain.from_iterable(lists_of(lists, {rank})[rank] for lists in phases)
+        return chain.from_iterable(lists_of(lists, {rank})[rank] for lists in _phases(self._job, folder))
 
     def on_progress(self, num_ops: int) -> None:
         if num_ops != self._num_ops:
             self._num_ops = num_ops
             self._read_tails()
-        if self._is_asked() and self._parts is not None:
+        if self._parts.has_checkpoints and self._is_asked():
             self._drain_page.ask()
             agreement = self._drain_page.agreement
             if self._request is not None and not agreement.decided and self._request.is_late(is_asked=True):

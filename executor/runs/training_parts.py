@@ -1,5 +1,6 @@
-"""The parts of a training run with checkpoints: the lists between two moments without ops or messages in flight.
+"""The parts of a training run: the lists between two moments without ops or messages in flight.
 
+    no checkpoints           all steps are one part
     lists with a flush       a part is one pass of the lists; a checkpoint can be written after each
     lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again;
                              a run that is asked to leave may be drained earlier (`early_drain`)
@@ -19,7 +20,7 @@ from typing import NamedTuple, final
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import Stage, lists_of
-from pipesched.executor.launch import Gate, LeaveRequest, ReadOnlyGate, RunSpec, Train, ending_early
+from pipesched.executor.launch import CheckpointSettings, Gate, LeaveRequest, Reach, RunSpec, Train, ending_early
 from pipesched.executor.training import (
     NO_OTHER,
     CheckpointIndex,
@@ -67,6 +68,8 @@ class TrainingPart(NamedTuple):
 
     def named(self, op: Op) -> Op:
         """Return an op of the lists with its numbers in the whole run."""
+        if not self.begun:
+            return op
         return moved(op, self.first_microbatch, lambda stage: self.begun)  # noqa: ARG005 -- each steps as often
 
 
@@ -75,80 +78,99 @@ class TrainingParts:
     """The parts of a training run, the checkpoints between them, and the checkpoint that it resumes from.
 
     Args:
-        spec: Specification of the run, whose job trains with checkpoints.
+        spec: Specification of the run, whose job trains.
         run: The training run of the job's specification.
 
     Attributes:
         num_steps: Steps of the whole run.
+        lists: The lists of all steps.
         scores: The scores of the steps before the run resumes.
         gate: Decides where lists without a flush end early, or None for no early end.
 
     Raises:
         ExecutionError: The checkpoint is damaged, or of another run; the folder has checkpoints of another run; or the
             steps between checkpoints are not a multiple of the steps of one pass of the lists.
-        ScheduleError: The schedule cannot be run in parts.
+        ScheduleError: The schedule makes no lists of that number of steps, or cannot be run in parts.
     """
 
     def __init__(self, spec: RunSpec, run: TrainingRun) -> None:
         assert isinstance(spec.job, Train), "its job trains"
-        assert spec.job.checkpoints is not None, "with checkpoints"
         self._spec, self._run, self._settings = spec, run, spec.job.checkpoints
-        self.num_steps = spec.job.num_steps
-        self._folder = Path(self._settings.folder)
-        every, flush_steps = self._settings.every, run.flush_steps or 1
-        if every % flush_steps:
-            raise ExecutionError(
-                f"every: got {every} steps, expected a multiple of the {flush_steps} of the lists of {run.name}; "
-                f"try {every - every % flush_steps or flush_steps}"
-            )
-        self._start = None if self._settings.start is None else Path(self._settings.start)
-        require_no_checkpoints(self._folder, self._start)
+        self.num_steps, self.lists = spec.job.num_steps, run.lists(spec.job.num_steps)
+        self._start: Path | None = None
         self._index: CheckpointIndex | None = None
         self.scores = ScoreTable()
         self.gate: Gate | None = None
         self._is_dealt = False
-        if self._start is not None:
-            self._index = read_index(self._start)
-            self._is_dealt = require_same_run(
-                self._start, self._index, run_of(spec), is_synchronous=self._is_synchronous
-            )
-            if self._index.steps > self.num_steps:
-                raise ExecutionError(
-                    f"{self._start}: got a checkpoint after {self._index.steps} steps, expected at most the "
-                    f"{self.num_steps} of the run; try more steps"
-                )
-            with self._advising():
-                self.scores = read_scores(self._start, self._index)
+        if self._settings is not None:
+            self._resume(self._settings)
         next(iter(self), None)  # lists that cannot be made are refused before anything is written
 
-    def __iter__(self) -> Iterator[TrainingPart]:
-        return self._parts(self.gate)
+    def _resume(self, settings: CheckpointSettings) -> None:
+        """Check the settings, and read the scores of the checkpoint to resume from."""
+        every, flush_steps = settings.every, self._run.flush_steps or 1
+        if every % flush_steps:
+            raise ExecutionError(
+                f"every: got {every} steps, expected a multiple of the {flush_steps} of the lists of {self._run.name}; "
+                f"try {every - every % flush_steps or flush_steps}"
+            )
+        self._start = None if settings.start is None else Path(settings.start)
+        require_no_checkpoints(Path(settings.folder), self._start)
+        if self._start is None:
+            return
+        self._index = read_index(self._start)
+        run = run_of(self._spec)
+        self._is_dealt = require_same_run(self._start, self._index, run, is_synchronous=self._is_synchronous)
+        if self._index.steps > self.num_steps:
+            raise ExecutionError(
+                f"{self._start}: got a checkpoint after {self._index.steps} steps, expected at most the "
+                f"{self.num_steps} of the run; try more steps"
+            )
+        with self._advising():
+            self.scores = read_scores(self._start, self._index)
 
-    def _parts(self, gate: Gate | None) -> Iterator[TrainingPart]:
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the run writes checkpoints."""
+        return self._settings is not None
+
+    @property
+    def _checkpoints(self) -> CheckpointSettings:
+        assert self._settings is not None, "the run has checkpoints"
+        return self._settings
+
+    def __iter__(self) -> Iterator[TrainingPart]:
+        return self._parts(None if self.gate is None else self.gate.reach)
+
+    def _parts(self, reach: Reach | None) -> Iterator[TrainingPart]:
+        if self._settings is None:
+            yield TrainingPart(self.lists, 0, 0, self.num_steps)
+            return
+        every = self._settings.every
         steps, lists, size = len(self.scores), None, 0
 
         def begun() -> int:
             return steps
 
         while steps < self.num_steps:
-            count = self._run.flush_steps or self._settings.every - steps % self._settings.every
+            count = self._run.flush_steps or every - steps % every
             count = min(count, self.num_steps - steps)
             if lists is None or count != size or self._run.counts_run:
-                lists, size = self._lists(begun, count, gate), count
+                lists, size = self._lists(begun, count, reach), count
             yield TrainingPart(lists, steps * self._run.microbatches_per_step, steps, steps + count)
             steps += count
 
-    def _lists(self, begun: Callable[[], int], count: int, gate: Gate | None) -> Schedule:
+    def _lists(self, begun: Callable[[], int], count: int, reach: Reach | None) -> Schedule:
         """Return the lists of `count` steps, for the part that begins after `begun()` steps."""
         run, per_step = self._run, self._run.microbatches_per_step
         lists = run.part(begun(), count)
-        if gate is None or run.flush_steps is not None:
+        if reach is None or run.flush_steps is not None:
             return lists
-        return ending_early(lists, lambda: begun() * per_step, lambda size: run.part(begun(), size // per_step), gate)
+        return ending_early(lists, lambda: begun() * per_step, lambda size: run.part(begun(), size // per_step), reach)
 
     def leave_request(self) -> LeaveRequest | None:
-        """Return the decision when a run that is asked to leave is drained, or None if its lists have a flush."""
-        if self._run.flush_steps is not None:
+        """Return the decision when a run that is asked to leave is drained, or None if it is never drained for that."""
+        if self._settings is None or self._run.flush_steps is not None:
             return None
         return LeaveRequest(self._run.microbatches_per_step, self._settings.every, len(self.scores))
 
@@ -160,8 +182,12 @@ class TrainingParts:
         return min(part.steps, end // self._run.microbatches_per_step)
 
     def ops_of(self, rank: int) -> Iterator[Op]:
-        """Yield the lowered list of `rank`, part by part, its ops as in a run without parts."""
-        for part in self._parts(None if self.gate is None else ReadOnlyGate(self.gate)):
+        """Yield the lowered list of `rank`, part by part, its ops as in a run without parts.
+
+        This reader runs no op: it waits for no decision on an early end, and no decision waits for it.
+        """
+        gate = self.gate
+        for part in self._parts(None if gate is None else lambda microbatch: gate.end):  # noqa: ARG005
             yield from map(part.named, lists_of(part.lists, {rank})[rank])
             if self.steps_after(part) < part.steps:
                 return
@@ -177,7 +203,8 @@ class TrainingParts:
         Raises:
             ExecutionError: The folder cannot be made.
         """
-        clear_after(self._folder, len(self.scores))
+        if self._settings is not None:
+            clear_after(Path(self._settings.folder), len(self.scores))
 
     def load(self, rank: int, stages: Mapping[int, Stage]) -> None:
         """Load the state of the checkpoint into the stages of `rank`.
@@ -231,9 +258,11 @@ class TrainingParts:
         traits = self._run.part(0, 1).traits
         return not (traits.is_asynchronous or traits.averages)
 
-    def is_due(self, steps: int) -> bool:
-        """Return whether a checkpoint is regular after `steps` steps."""
-        return steps % self._settings.every == 0 or steps == self.num_steps
+    def is_due(self, steps: int, *, is_last: bool) -> bool:
+        """Return whether a checkpoint follows `steps` steps, which may be the last because of a request to leave."""
+        if self._settings is None:
+            return False
+        return is_last or steps % self._settings.every == 0 or steps == self.num_steps
 
     def copy(self, rank: int, stages: Mapping[int, Stage]) -> StageStates:
         """Return copies of the state of `rank`.
@@ -249,7 +278,7 @@ class TrainingParts:
         Raises:
             ExecutionError: A file cannot be written.
         """
-        return write_states(checkpoint_folder(self._folder, steps), states)
+        return write_states(checkpoint_folder(Path(self._checkpoints.folder), steps), states)
 
     def finish(self, files: Mapping[str, FileDigest], scores: ScoreTable) -> None:
         """Make a checkpoint of the files of all ranks, and remove old checkpoints; one process calls this.
@@ -261,19 +290,20 @@ class TrainingParts:
         Raises:
             ExecutionError: A file cannot be written.
         """
-        checkpoint = checkpoint_folder(self._folder, len(scores))
+        settings = self._checkpoints
+        checkpoint = checkpoint_folder(Path(settings.folder), len(scores))
         index = CheckpointIndex(
             format="pipesched-checkpoint",
             version=1,
             steps=len(scores),
-            every=self._settings.every,
-            keep=self._settings.keep,
+            every=settings.every,
+            keep=settings.keep,
             run=run_of(self._spec),
             is_synchronous=self._is_synchronous,
             files={**files, **write_scores(checkpoint, scores)},
         )
         write_index(checkpoint, index)
-        keep_newest(self._folder, self._settings.keep)
+        keep_newest(Path(settings.folder), settings.keep)
 
 
 def run_of(spec: RunSpec) -> RunIdentity:

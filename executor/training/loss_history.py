@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipesched.executor import RunEnded
 from pipesched.executor.training.advance_policy import AdvanceTrials
-from pipesched.executor.training.scores import HostCopy, ScoreReader, Scores, ScoreTable, copy_to_host, mean
+from pipesched.executor.training.scores import HostCopy, ScoreReader, Scores, ScoreTable, mean
 
 DIVERGED = 10.0
 """Factor over the first loss above which the run counts as diverged."""
@@ -81,7 +81,7 @@ class LossHistory:
         on_step: OnStep | None = None,
         *,
         is_finite_checked: bool = False,
-        copy: Callable[[Tensor], HostCopy] = copy_to_host,
+        copy: Callable[[Tensor], HostCopy] = HostCopy,
     ) -> None:
         self._reader = ScoreReader(self.add, copy)
         self._per_step = microbatches_per_step

@@ -6,7 +6,6 @@ On a GPU the scores of a micro-batch are copied to the host beside the ops, and 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -117,56 +116,30 @@ def mean(scores: Sequence[Scores], sizes: Sequence[int] | None = None) -> Scores
     )
 
 
-class HostCopy(ABC):
-    """A copy of a tensor that is on its way to the host."""
+class HostCopy:
+    """A copy of a tensor that is on its way to the host.
 
-    @abstractmethod
+    A tensor on a GPU is copied to pinned memory, behind the work that the current stream of its GPU has so far.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._copy, self._event = tensor, None
+        if tensor.is_cuda:
+            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._copy.copy_(tensor, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._event.record(torch.cuda.current_stream(tensor.device))
+
     def has_arrived(self) -> bool:
         """Return whether the numbers can be read without waiting."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
-    @abstractmethod
     def numbers(self) -> list[float]:
         """Return the elements of the tensor; wait for them if need be."""
-
-
-@final
-class _OnHost(HostCopy):
-    """A tensor that is on the host already."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-
-    def has_arrived(self) -> bool:
-        return True
-
-    def numbers(self) -> list[float]:
-        numbers: list[float] = self._tensor.tolist()
+        if self._event is not None:
+            self._event.synchronize()
+        numbers: list[float] = self._copy.tolist()
         return numbers
-
-
-@final
-class _FromGpu(HostCopy):
-    """A copy to pinned memory, behind the work that the current stream of the tensor's GPU has so far."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._pinned.copy_(tensor, non_blocking=True)
-        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._event.record(torch.cuda.current_stream(tensor.device))
-
-    def has_arrived(self) -> bool:
-        has_arrived: bool = self._event.query()  # type: ignore[no-untyped-call]
-        return has_arrived
-
-    def numbers(self) -> list[float]:
-        self._event.synchronize()
-        numbers: list[float] = self._pinned.tolist()
-        return numbers
-
-
-def copy_to_host(tensor: Tensor) -> HostCopy:
-    """Begin to copy `tensor` to the host."""
-    return _FromGpu(tensor) if tensor.is_cuda else _OnHost(tensor)
 
 
 @final
@@ -178,7 +151,7 @@ class ScoreReader:
         copy: Begins to copy a tensor to the host.
     """
 
-    def __init__(self, tell: Callable[[int, Scores], None], copy: Callable[[Tensor], HostCopy] = copy_to_host) -> None:
+    def __init__(self, tell: Callable[[int, Scores], None], copy: Callable[[Tensor], HostCopy] = HostCopy) -> None:
         self._tell = tell
         self._copy = copy
         self._under_way: deque[tuple[int, HostCopy]] = deque()

@@ -42,7 +42,7 @@ def a_job(scheme, folder, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, 
 
 def locally(job, on_step=None, **how):
     training = training_of(job, CPU)
-    return train_locally(training.run.lists(job.job.num_steps), training, on_step, **how)
+    return train_locally(training, on_step, **how)
 
 
 def write_three(folder):

@@ -13,7 +13,7 @@ import pytest
 
 from pipesched.executor.core import lists_of
 from pipesched.executor.launch import DrainPage, LeaveRequest, LocalGate, early_drain, ending_early, job_to_json
-from pipesched.executor.launch.early_drain import DrainAgreement, ReadOnlyGate
+from pipesched.executor.launch.early_drain import DrainAgreement
 from pipesched.executor.runs import launch_training
 from pipesched.executor.training import checkpoint_folder, find_checkpoint, read_index
 from pipesched.schedules.builders import CATALOGUE
@@ -63,7 +63,9 @@ def test_lists_that_end_early_are_those_of_fewer_steps(name):
         def lists(steps=steps, said=said):
             gate = Said((first + said) * per_step, (first + steps) * per_step)
             part = run.part(first, 20)
-            return ending_early(part, lambda: first * per_step, lambda size: run.part(first, size // per_step), gate)
+            return ending_early(
+                part, lambda: first * per_step, lambda size: run.part(first, size // per_step), gate.reach
+            )
 
         expected = run.part(first, min(steps, 20))
         for rank in range(4):
@@ -173,5 +175,5 @@ def test_a_proposal_is_further_on_where_one_before_was_too_late():
 def test_a_reader_that_runs_nothing_waits_for_no_decision():
     request = LeaveRequest(1, FAR, 0)
     gate = LocalGate(request, lambda: True)
-    assert ReadOnlyGate(gate).reach(50) is None
-    assert gate.reach(3) == ReadOnlyGate(gate).reach(9) == gate.end == 4
+    assert gate.end is None
+    assert gate.reach(3) == gate.end == 4

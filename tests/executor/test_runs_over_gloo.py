@@ -111,7 +111,6 @@ def test_compressed_messages_lose_what_half_precision_loses_and_nothing_else(los
 
 @pytest.mark.parametrize("name", STALE)
 def test_copies_that_read_stale_weights_train_as_in_one_process(losses, name):
-    job, run = to_job(PLANS[name]), PLANS[name].run(STEPS)
-    local = train_locally(run.lists(STEPS), training_of(job, CPU))
+    local = train_locally(training_of(to_job(PLANS[name]), CPU))
     assert losses[name] == pytest.approx([scores.loss for scores in local.steps], rel=1e-12, abs=0)
     assert losses[name] != pytest.approx(plain_loop(STEPS)[0], rel=1e-6), "nothing is stale"

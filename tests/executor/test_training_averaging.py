@@ -34,7 +34,7 @@ def test_losses_are_those_of_the_plain_loop_and_the_reference_is_judged(averagin
     setup = training(6, num_microbatches=8, averaging=averaging, pipelines=2)
     run = setup.run
     assert (run.pipelines, run.microbatches_per_step, run.microbatch_size(BATCH)) == (2, 8, 2)
-    result = train_locally(run.lists(6), setup)
+    result = train_locally(setup)
     data = []
     for step in range(6):
         x, y = MODEL.batch(2 * BATCH, step_seed(0, step))
@@ -49,6 +49,6 @@ def test_losses_are_those_of_the_plain_loop_and_the_reference_is_judged(averagin
 
 def test_one_pipeline_trains_as_its_schedule_alone_does_bit_for_bit():
     setups = (training(5, pipelines=1), training(5, "1f1b_afp"))
-    alone, plain = (train_locally(setup.run.lists(5), setup) for setup in setups)
+    alone, plain = (train_locally(setup) for setup in setups)
     assert setups[0].run.pipelines == 1
     assert alone == plain

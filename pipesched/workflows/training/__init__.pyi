@@ -1,13 +1,13 @@
 from .checkpoint_arguments import checkpoint_settings as checkpoint_settings
 from .checkpoint_arguments import require_own_folder as require_own_folder
 from .checkpoint_arguments import require_restartable as require_restartable
-from .trained_run import TrainedRun as TrainedRun
-from .trained_run import forecast_table as forecast_table
-from .trained_run import summarize_training as summarize_training
-from .trained_run import trained_table as trained_table
 from .training import Training as Training
 from .training import prepare_training as prepare_training
 from .training import require_trainable as require_trainable
 from .training import train as train
 from .training_forecast import TrainingForecast as TrainingForecast
+from .training_result import TrainedRun as TrainedRun
 from .training_result import TrainingResult as TrainingResult
+from .training_result import forecast_table as forecast_table
+from .training_result import summarize_training as summarize_training
+from .training_result import trained_table as trained_table

@@ -195,9 +195,9 @@ class Training:
         from pipesched.profiles.measuring import computing
 
         training = training_of(spec, torch.device(spec.device), self.model)
-        lists, every = training.run.lists(question.num_steps), question.held_out_every
+        every = question.held_out_every
         with computing(spec.threads, [training.device]), pause_requests(has_checkpoints=has_checkpoints) as is_asked:
-            return train_locally(lists, training, on_step, every, is_asked=is_asked, export=export)
+            return train_locally(training, on_step, every, is_asked=is_asked, export=export)
 
 
 @asks(TrainQuestion)

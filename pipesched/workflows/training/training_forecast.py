@@ -30,9 +30,7 @@ class TrainingForecast:
     """The forecast of one training run: seconds and memory.
 
     Attributes:
-        schedule_spec: Specification of its lists.
         run: The run that the specification makes.
-        bounds: Half-open range of layers of every stage.
         staleness: Most steps by which the weights of a forward are older than the weights that its gradient changes.
         weight_versions: Versions of a stage's weights that a rank holds at most.
         predicts: Whether there is also a predicted copy while an op reads it.
@@ -43,9 +41,7 @@ class TrainingForecast:
         over: The predicted excess over the memory of a device, or None without an excess or a limit.
     """
 
-    schedule_spec: ScheduleSpec
     run: TrainingRun
-    bounds: tuple[tuple[int, int], ...]
     staleness: int
     weight_versions: int
     predicts: bool
@@ -85,9 +81,7 @@ def forecast_training(
     if isinstance(time, Inexact):
         raise SimulationError(time.reason)
     return TrainingForecast(
-        schedule_spec,
         run,
-        bounds,
         staleness=max(stage.forward.staleness for stage in stages),
         weight_versions=max(stage.live_versions for stage in stages),
         predicts=any(stage.predicts for stage in stages),

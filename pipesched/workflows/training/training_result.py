@@ -1,13 +1,15 @@
-"""The result of a training run: scores of every step, and the forecast."""
+"""The result of a training run: scores of every step, the forecast, and both as a row of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from pipesched.simulator.analysis import CellValue, readable_s, readable_share
 from pipesched.workflows import Table, require_number
-from pipesched.workflows.training.trained_run import TrainedRun, summarize_training, trained_table
 from pipesched.workflows.training.training_forecast import TrainingForecast
 
 if TYPE_CHECKING:
@@ -122,3 +124,177 @@ class TrainingResult:
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
+
+
+if TYPE_CHECKING:
+    from pipesched.executor.training import Trained
+
+TAIL = 10
+"""Number of parts of a run; the final training loss is the mean over the last part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """One run; unknown values are None, as for a run that diverged.
+
+    Attributes:
+        schedule: Name of the schedule.
+        steps: Finished optimizer steps.
+        training_loss: Mean over the last tenth of the steps.
+        training_accuracy: Mean over the last tenth of the steps.
+        held_out_loss: Loss of the final weights, on samples kept from training.
+        held_out_accuracy: Accuracy of the final weights, on the samples kept from training.
+        diverged_at: The step whose loss ended the run.
+        diverged_loss: Loss of that step, or None if it is not finite.
+        staleness: Most steps by which the weights of a forward are older than the weights that its gradient changes.
+        weight_versions: Versions of a stage's weights that a rank holds at most.
+        predicted_copies: Predicted copies of a stage's weights that a rank holds beside the versions.
+        seconds_per_step: Predicted seconds of a step.
+        run_s: Predicted seconds of the whole run, with warm-up and drain.
+        steps_per_s: Predicted steps per second, over the whole run.
+        steps_to_target: Steps until the mean loss of the last twentieth of the run is at the target.
+        target_s: Predicted seconds until the target is reached, when that is known.
+    """
+
+    schedule: str
+    steps: int
+    training_loss: float | None
+    training_accuracy: float | None
+    held_out_loss: float | None
+    held_out_accuracy: float | None
+    diverged_at: int | None
+    diverged_loss: float | None
+    staleness: int | None
+    weight_versions: int | None
+    predicted_copies: int | None
+    seconds_per_step: float | None
+    run_s: float | None
+    steps_per_s: float | None
+    steps_to_target: int | None
+    target_s: float | None
+
+    def to_row(self) -> dict[str, CellValue]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def summarize_training(
+    name: str, forecast: TrainingForecast | None, trained: Trained, num_steps: int, target_loss: float | None
+) -> TrainedRun:
+    """Combine the forecast and the result of a run in a row.
+
+    Args:
+        name: Name of the schedule.
+        forecast: The forecast, or None without one.
+        trained: The result.
+        num_steps: Requested steps.
+        target_loss: Target of the smoothed loss, or None.
+    """
+    diverged = trained.diverged
+    tail = [] if diverged is not None else trained.steps[-max(1, num_steps // TAIL) :]
+    target_step = None if target_loss is None else first_below([s.loss for s in trained.steps], target_loss, num_steps)
+    return TrainedRun(
+        schedule=name,
+        steps=len(trained.steps),
+        training_loss=_mean_of(scores.loss for scores in tail),
+        training_accuracy=_mean_of(scores.accuracy for scores in tail if scores.accuracy is not None),
+        held_out_loss=None if trained.held_out is None else trained.held_out.loss,
+        held_out_accuracy=None if trained.held_out is None else trained.held_out.accuracy,
+        diverged_at=None if diverged is None else diverged.step,
+        diverged_loss=diverged.loss if diverged is not None and math.isfinite(diverged.loss) else None,
+        staleness=None if forecast is None else forecast.staleness,
+        weight_versions=None if forecast is None else forecast.weight_versions,
+        predicted_copies=None if forecast is None else int(forecast.predicts),
+        seconds_per_step=None if forecast is None else forecast.time.period_s,
+        run_s=None if forecast is None else forecast.time.makespan_s,
+        steps_per_s=None if forecast is None else forecast.time.steps_per_s,
+        steps_to_target=None if target_step is None else target_step + 1,
+        target_s=None if target_step is None or forecast is None else forecast.time.at_s(target_step),
+    )
+
+
+def first_below(losses: Sequence[float], target_loss: float, num_steps: int) -> int | None:
+    """Return the first step at which the smoothed loss is at most the target, or None if it never is."""
+    from pipesched.simulator.views import smoothed, window_of
+
+    window = window_of(num_steps)
+    for step, loss in enumerate(smoothed(losses, window)):
+        if step + 1 >= window and loss <= target_loss:
+            return step
+    return None
+
+
+def _mean_of(values: Iterable[float]) -> float | None:
+    numbers = array("d", values)  # of a million steps, in little
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+_LEGEND = {
+    "loss": "mean of the last tenth of the steps",
+    "accuracy": "mean of the last tenth of the steps",
+    "held-out loss": "on samples kept from training",
+    "held-out accuracy": "on samples kept from training",
+}
+
+
+def trained_table(outcomes: Sequence[TrainedRun], target_loss: float | None = None) -> Table:
+    """Return the measurements, a row per run."""
+    target = "" if target_loss is None else f"target: when the smoothed loss is {target_loss:g} or less"
+    unreached = "-" if target_loss is None else "not reached"
+    return Table("Trained", _known([_measured(outcome, unreached) for outcome in outcomes]), target, _LEGEND)
+
+
+def forecast_table(outcomes: Sequence[TrainedRun], costs: str, target_loss: float | None = None) -> Table:
+    """Return the forecasts, a row per run.
+
+    Args:
+        outcomes: Runs, each with a forecast.
+        costs: Origin of the costs.
+        target_loss: Target of the loss, or None.
+    """
+    unreached = "-" if target_loss is None else "not reached"
+    rows = _known([_predicted(outcome, unreached) for outcome in outcomes])
+    copies = "; + 1: a predicted copy" if any("+" in row.get("weight copies", "") for row in rows) else ""
+    return Table("Predicted", rows, f"every rank on its device, from {costs}{copies}")
+
+
+def _known(rows: Sequence[dict[str, str]]) -> tuple[dict[str, str], ...]:
+    """Return the rows without empty columns."""
+    unknown = {column for column in rows[0] if all(row[column] == "-" for row in rows)}
+    return tuple({name: cell for name, cell in row.items() if name not in unknown} for row in rows)
+
+
+def _measured(outcome: TrainedRun, unreached: str) -> dict[str, str]:
+    diverged = "-"
+    if outcome.diverged_at is not None:
+        loss = "not finite" if outcome.diverged_loss is None else f"{outcome.diverged_loss:.4g}"
+        diverged = f"step {outcome.diverged_at}: {loss}"
+    return {
+        "schedule": outcome.schedule,
+        "steps": str(outcome.steps),
+        "diverged at": diverged,
+        "loss": _number(outcome.training_loss),
+        "accuracy": readable_share(outcome.training_accuracy),
+        "held-out loss": _number(outcome.held_out_loss),
+        "held-out accuracy": readable_share(outcome.held_out_accuracy),
+        "steps to target": unreached if outcome.steps_to_target is None else str(outcome.steps_to_target),
+    }
+
+
+def _predicted(outcome: TrainedRun, unreached: str) -> dict[str, str]:
+    return {
+        "schedule": outcome.schedule,
+        "staleness": str(outcome.staleness),
+        "weight copies": f"{outcome.weight_versions}{' + 1' * (outcome.predicted_copies or 0)}",
+        "step": _seconds(outcome.seconds_per_step),
+        "run": _seconds(outcome.run_s),
+        "time to target": unreached if outcome.target_s is None else readable_s(outcome.target_s),
+    }
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else readable_s(value)

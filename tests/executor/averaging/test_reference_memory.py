@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from pipesched.executor import PeerLost
-from pipesched.executor.averaging import SharedPool, shared_bytes
-from pipesched.executor.averaging.reference_memory import (
+from pipesched.executor.core import SharedPool, shared_bytes
+from pipesched.executor.core.reference_memory import (
     CELLS,
     Averaged,
     Reference,

@@ -41,7 +41,7 @@ def node(host, num_processes, gpus, **given):
 
 
 def indices(places):
-    return [place.index for place in places]
+    return [place.device.index for place in places]
 
 
 def test_each_rank_gets_a_gpu_of_its_node_by_its_local_number_and_nccl():

@@ -24,15 +24,15 @@ SYNCHRONOUS = ["gpipe", "1f1b", "zb_h1", "interleaved", "dualpipe_v", "data_para
 
 def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, **fields):
     schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4)
-    lists = schedule_spec.run(num_steps).lists(num_steps)
+    num_stages = schedule_spec.run(num_steps).lists(num_steps).num_stages
     given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": "float64"}
     spec = RunSpec(
         job=Train(schedule_spec=schedule_spec, num_steps=num_steps, batch_size=batch_size),
         model=model.name,
-        bounds=even_bounds(len(model.layers), lists.num_stages),
+        bounds=even_bounds(len(model.layers), num_stages),
         **(given | fields),
     )
-    return train_locally(lists, training_of(spec, CPU, model), on_step)
+    return train_locally(training_of(spec, CPU, model), on_step)
 
 
 def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3):

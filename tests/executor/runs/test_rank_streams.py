@@ -58,7 +58,7 @@ def test_training_on_streams_has_no_race_and_the_same_losses(monkeypatch, name):
 
     def trained():
         training = training_of(run, CPU)
-        return train_locally(training.run.lists(3), training, held_out_every=1)
+        return train_locally(training, held_out_every=1)
 
     plain, detector = trained(), RaceDetector()
     training = training_of(run, CPU)

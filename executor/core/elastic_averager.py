@@ -34,23 +34,28 @@ import torch
 from torch import Tensor
 
 from pipesched.executor import EVERYBODY, Averaging, ExecutionError, PeerLost, waiting_for
-from pipesched.executor.averaging.reference_memory import (
+from pipesched.executor.core.reference_memory import (
     ALIGNED,
     CELLS,
     Averaged,
     Reference,
     Shared,
-    averaged,
     memory_bytes,
 )
-from pipesched.executor.core import Averager, ModuleStage, RankStreams, Signal, Stage
+from pipesched.executor.core.streams import RankStreams, Signal
 
 _POLL_S = 1e-4
 """Time between two looks at the memory that processes share [s]."""
 
 
 class Pool(ABC):
-    """The interface of one rank to the reference model of its device."""
+    """The interface of one rank to the reference model of its device.
+
+    Attributes:
+        shared: The tensors of each stage.
+    """
+
+    shared: Mapping[int, Shared]
 
     @abstractmethod
     def give(self, stage: int) -> None:
@@ -86,12 +91,16 @@ class LocalPool(Pool):
         reference: The reference of one stage.
         streams: Streams of the rank.
         updates: The updates, which all ranks share.
+
+    Attributes:
+        shared: The tensors of the stage, by its number.
     """
 
     def __init__(self, reference: Reference, streams: RankStreams, updates: _Updates) -> None:
         self._reference = reference
         self._streams = streams
         self._updates = updates
+        self.shared = reference.shared
 
     def give(self, stage: int) -> None:
         updates = self._updates
@@ -109,6 +118,15 @@ class LocalPool(Pool):
         if is_there and self._updates.added is not None:
             self._streams.wait(self._updates.added, EVERYBODY)
         return is_there
+
+
+def local_pools(
+    what: Averaged, device: torch.device | None, streams: Mapping[int, RankStreams]
+) -> dict[int, LocalPool]:
+    """Return the pools of all ranks of one stage, in one process, with a reference on `device`."""
+    memory = torch.empty(memory_bytes([what]), dtype=torch.uint8, device=device)
+    reference, updates = Reference(memory, [what], [0] * CELLS), _Updates()
+    return {rank: LocalPool(reference, streams[rank], updates) for rank in what.ranks}
 
 
 @final
@@ -188,8 +206,10 @@ def shared_bytes(stages: Sequence[Averaged]) -> int:
 
 
 @final
-class ElasticAverager(Averager):
-    """An averager that moves the weights of one stage on one rank to the reference model.
+class ElasticAverager:
+    """Moves the weights of one stage on one rank to the reference model.
+
+    If an answer is False, the caller gives up its turn and asks again.
 
     Args:
         stage: The number of the stage.
@@ -231,6 +251,13 @@ class ElasticAverager(Averager):
             reference.copy_(first)
 
     def held_reference(self) -> Sequence[Tensor]:
+        """Return the reference by parameter, with the updates of all pipelines; call it between two runs.
+
+        The reference is empty on all ranks but the first that averages the stage.
+
+        Raises:
+            ExecutionError: Some update is missing.
+        """
         if not self.is_complete():
             raise ExecutionError("not all pipelines have given their updates; run their lists to the end")
         return self._reference if self.is_first else ()
@@ -306,34 +333,3 @@ class ElasticAverager(Averager):
                 slot.copy_(change)
         self._pool.give(self._stage)
         self._has_given = True
-
-
-def average_locally(
-    averagers: Mapping[int, Sequence[int]],
-    stages: Mapping[int, Mapping[int, Stage]],
-    averaging: Averaging,
-    streams: Mapping[int, RankStreams],
-) -> None:
-    """Give the averaged stages of all ranks, in one process, a reference on the device of their weights.
-
-    Args:
-        averagers: The ranks that average each stage, as from `executor.core.schedule_queries.averagers`.
-        stages: Stages of each rank; emulated ones have no weights, and get no reference.
-        averaging: Form of averaging.
-        streams: Streams of each rank.
-    """
-    for stage, ranks in averagers.items():
-        modules = {rank: stage_here for rank in ranks if isinstance(stage_here := stages[rank][stage], ModuleStage)}
-        if len(modules) < len(ranks):
-            continue
-        parameters = modules[ranks[0]].parameters
-        what, updates = [averaged(stage, ranks, parameters)], _Updates()
-        device = parameters[0].device if parameters else None
-        memory = torch.empty(memory_bytes(what), dtype=torch.uint8, device=device)
-        reference = Reference(memory, what, [0] * CELLS * len(what))
-        for rank, module in modules.items():
-            shared, pool = reference.shared[stage], LocalPool(reference, streams[rank], updates)
-            averager = ElasticAverager(stage, rank, module.parameters, shared, pool, averaging)
-            module.averager = averager
-            if averager.is_first:
-                averager.begin(module.first_reference)
