@@ -22,7 +22,7 @@ NAMED_S, GONE_S = 0.5, 2.0
 """So soon after a death it must be told, and all be gone; this soon after its time-out a standstill [s]."""
 STEPS = 5
 """Steps of a training, at one of which a fault is injected."""
-FAILING = f"{Path(__file__).with_name('failing_model.py')}:failing:"
+FAILING = f"{Path(__file__).parents[2] / 'tests' / 'executor' / 'faulty_models.py'}:failing:"
 
 
 @dataclass(frozen=True, slots=True)

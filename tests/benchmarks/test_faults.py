@@ -62,6 +62,26 @@ def test_hostile_files_of_every_format_do_nothing():
     assert cells[-2].strip() == "0", "\n".join(lines)
 
 
+@pytest.mark.distributed
+def test_every_kind_of_fault_of_a_run_ends_as_promised_at_a_rank_and_op_that_chance_picks():
+    """The promised times are longer here: the machine is busy with other tests."""
+    done = run_program("""
+import random
+from fault_rows import fault_kinds, rank_faults, workers
+place = fault_kinds.PLACES[0]
+kinds = fault_kinds.kinds_of(place)
+workers.load_torch()
+def tried(index):
+    return rank_faults.outcome_of(kinds[index], place, random.Random(index), patience=10.0).wrong
+for kind, wrong in zip(kinds, workers.worked_off(tried, len(kinds), 2)):
+    print(kind, wrong, sep=": ")
+""")
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert len(told) >= 14
+    assert {kind: wrong for kind, wrong in told.items() if wrong} == {}
+
+
 def test_a_training_that_is_killed_and_goes_on_ends_with_the_same_bytes():
     lines = table("training_kills", 1, STEPS=100)
     assert any(re.match(r"Equal: (\d+) of \1, after 1 kills", line) for line in lines), "\n".join(lines)

@@ -1,4 +1,7 @@
-"""Models that fail at a given forward of one layer; run by the processes of a test as ``faulty_models:...``."""
+"""Models that fail at a given forward of one layer; run by the processes of a test as ``faulty_models:...``.
+
+`benchmarks/faults.py` runs `failing` in bulk.
+"""
 
 import ctypes
 import os
@@ -10,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional
+
+from pipesched.executor.launch.injected_faults import note_time
 
 
 class Faulty(nn.Module):
@@ -83,10 +88,6 @@ def sleeping_with_the_lock(layer: int):
     return model(lambda: ctypes.PyDLL(None).sleep(1000), layer, 2)
 
 
-def killing_the_server():
-    return model(lambda: os.kill(os.getppid(), signal.SIGKILL), 0, 1)
-
-
 class Narrowing(nn.Module):
     """Gives another shape from its second forward on."""
 
@@ -133,3 +134,31 @@ def killed_once(mark: str):
             os.kill(os.getpid(), signal.SIGKILL)
 
     return model(kill, 1, 5)
+
+
+class Failing(Faulty):
+    """Raises, or gives another shape or NaN, at its forward number `at`.
+
+    When a process comes to the first forward of a training, it leaves its number in a folder that the environment
+    names: so others see that it is at work.
+    """
+
+    def __init__(self, how, at):
+        super().__init__(_raise if how == "raise" else lambda: None, at)
+        self._how = how
+
+    def forward(self, x):
+        if self.training and not self._calls and "PIPESCHED_FAULTS_AT_WORK" in os.environ:
+            (Path(os.environ["PIPESCHED_FAULTS_AT_WORK"]) / str(os.getpid())).touch()
+        is_now = self.training and self._calls == self._at and self._how != "none"
+        if is_now:
+            note_time()
+        y = super().forward(x)
+        if is_now and self._how == "shape":
+            return y[:, :2]
+        return y * torch.nan if is_now else y
+
+
+def failing(how: str, layer: int = -1, at: int = 0):
+    """Return eight layers; `how` is ``raise``, ``shape``, ``nan`` or ``none``."""
+    return of([Failing(how if index == layer else "none", at) for index in range(8)])

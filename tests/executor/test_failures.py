@@ -1,4 +1,7 @@
-"""A run that cannot go on ends soon, and says which rank, op and micro-batch."""
+"""A run that cannot go on ends soon, and says which rank, op and micro-batch.
+
+`benchmarks/fault_rows` has the faults that befall any rank and op, and `tests/benchmarks/test_faults.py` a sample.
+"""
 
 import re
 from dataclasses import replace
@@ -184,11 +187,6 @@ def test_an_unknown_model_is_named_once():
 def test_pipelines_on_several_devices_are_refused_before_any_process_starts():
     with pytest.raises(ExecutionError, match="0AVERAGE: got its ranks 0, 2 on devices 0, 2, expected one"):
         launch(job(replace(build("avgpipe", 2, 4), rank_to_device=(0, 1, 2, 3))))
-
-
-def test_where_what_ranks_are_forked_from_is_killed_that_is_said():
-    message = failure(faulty("killing_the_server"))
-    assert message == "the process that all ranks are forked from was killed by signal 9, and they with it"
 
 
 def test_a_wait_that_ends_without_files_tells_no_insides():

@@ -1,4 +1,4 @@
-"""Faults injected into runs of real processes: the rank and the op that they befell are named."""
+"""Faults injected into runs of real processes; `benchmarks/fault_rows` has every kind, at random ranks and ops."""
 
 import re
 import time
@@ -32,10 +32,7 @@ def failure(inject, **fields):
     ("inject", "told"),
     [
         ("kill:rank=1,op=1B1", r"rank 1 failed at 1B1 \(micro-batch 1\): the process was killed by signal 9"),
-        ("exit:rank=0,op=0B2", r"rank 0 failed at 0B2 \(micro-batch 2\): the process ended with exit code 0 before .*"),
-        ("stop:rank=1,op=1F2", r"rank 1 failed at 1F2 \(micro-batch 2\): its process is stopped by a signal, .*"),
         ("raise:rank=1,op=1F0,run=1", r"rank 1 failed at 1F0 \(micro-batch 0\): a fault was injected here"),
-        ("disk-full", r"rank 0 failed to write: .*timeline.json: got No space left on device, expected .*"),
     ],
     ids=lambda value: value.partition(",")[0],
 )
@@ -45,15 +42,6 @@ def test_what_befalls_a_rank_is_told_with_its_op_and_when_is_noted(inject, told,
     monkeypatch.setenv("PIPESCHED_FAULT_TIMES", str(times))
     assert re.fullmatch(told, failure(inject))
     assert begun_ns < int(times.read_text()) < time.monotonic_ns()
-
-
-@pytest.mark.distributed
-def test_a_link_that_loses_messages_is_named_with_both_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    told = (
-        r"rank 1 failed at 1F2 \(micro-batch 2\): it has waited .* s for the activation 2 of stage 0, which rank 0 .*"
-    )
-    assert re.fullmatch(told, failure("drop-link:0-1,after=2", timeout_s=3.0))
 
 
 @pytest.mark.distributed
