@@ -124,9 +124,10 @@ def _run_unlaunched(spec: RunSpec, watch: WatchedRank | None) -> Measured | Trai
             return run_rank(spec, RankListener(is_asked=is_asked))
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and _has_checkpoints(spec):
             spec, _ = going_on(spec)
+        device = watch.page.device_row(0)
         return run_rank(
             spec,
-            RankListener(watch.at, device=watch.device, is_asked=is_asked, gate=watch.gate(is_asked)),
+            RankListener(watch.at, device=device, is_asked=is_asked, gate=watch.drain_page.gate(0, is_asked)),
             watch=watch,
         )
 

@@ -14,38 +14,29 @@ from pipesched.schedules.common import LONGEST_S, Description, shown
 How: TypeAlias = Literal["sleep", "busy"]
 """A sleeping emulated stage leaves its core to others; a busy one keeps it."""
 
-
 TransportKind: TypeAlias = Literal["auto", "processes", "streams"]
 """A process per rank, or all ranks in one process, each on a stream of its GPU."""
-
 
 Averaging: TypeAlias = Literal["asynchronous", "synchronous"]
 """Forms of elastic averaging, as in executor.core.elastic_averager."""
 
-
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that end a run early; blocked while its processes are started."""
-
 
 PAUSE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Signals that let a training run with checkpoints write one and leave."""
 
-
 PAUSED = 75
 """Exit code of a training run after such a signal: temporary failure in sysexits.h, to be tried again."""
-
 
 STACKS = signal.SIGUSR2
 """Signal that lets a rank write the Python stacks of its threads."""
 
-
 LAST_STACKS = signal.SIGVTALRM
 """Signal that lets a stopped rank write its stacks when it continues, and ends it right after, as it has no handler."""
 
-
 LAUNCHER_S = 2.0
 """Time by which a rank times out later than its launcher, which sees all ranks [s]."""
-
 
 START_S = 300.0
 """Longest time of the ranks to get ready for their lists: importing, building, meeting [s]."""

@@ -128,13 +128,6 @@ class Meter:
             self._held = self._offset + self._allocator.read_bytes()[0]
         return self._held
 
-    def take_over(self, num_bytes: int) -> None:
-        """Count bytes that another rank has allocated and this one will free; negative ones are given to another."""
-        self._look()
-        self._held += num_bytes
-        if self._offset is not None:
-            self.enter()
-
     def begin_op(self) -> None:
         """Forget the peak of the last op."""
         self._peak = -sys.maxsize

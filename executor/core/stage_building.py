@@ -51,9 +51,6 @@ def build_stages(
     So the replicas of a stage begin alike.
 
     Args:
-        schedule: The schedule.
-        rank: The rank.
-        model: The model.
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
         optimizer: Name of the optimizer.
         lr: Learning rate.
@@ -125,7 +122,6 @@ def attach_averagers(pool: Pool, stages: Mapping[int, Stage], rank: int, averagi
     Args:
         pool: Pool of the rank, with the shared tensors of the averaged stages.
         stages: Stages of the rank, with the weights that all pipelines begin with; emulated ones get no averager.
-        rank: The rank.
         averaging: Form of averaging.
     """
     averagers = []
@@ -205,7 +201,6 @@ def make_batch(
     """Draw the data of one run and cut it into micro-batches; floating-point data gets `dtype`.
 
     Args:
-        model: The model.
         num_microbatches: Number of micro-batches.
         microbatch_size: Samples per micro-batch.
         seed: Seed of the data.

@@ -51,7 +51,6 @@ def stage_state(stage: ModuleStage, first_layer: int) -> dict[str, Tensor]:
     """Return copies, on the CPU, of all state that affects the further run of `stage`.
 
     Args:
-        stage: The stage.
         first_layer: The number of its first layer in the model.
 
     Raises:
@@ -90,7 +89,6 @@ def load_stage_state(
     """Load `state`, from `stage_state` of this stage or of all stages that have its layers.
 
     Args:
-        stage: The stage.
         first_layer: The number of its first layer in the model.
         state: The state; layers that the stage does not have are left out.
         has_reference: Whether it contains the reference model of the stage.

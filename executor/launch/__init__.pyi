@@ -25,6 +25,7 @@ from .rank_context import RankContext as RankContext
 from .rank_context import connected_as as connected_as
 from .rank_context import references as references
 from .rank_device import ranks_of_processes as ranks_of_processes
+from .rank_watch import WatchedRank as WatchedRank
 from .rank_watch import WatchedRun as WatchedRun
 from .run_spec import CheckpointSettings as CheckpointSettings
 from .run_spec import Job as Job
@@ -41,6 +42,5 @@ from .standstill import standstill as standstill
 from .standstill import standstill_table as standstill_table
 from .supervisor import Processes as Processes
 from .supervisor import started as started
-from .watched_rank import WatchedRank as WatchedRank
 from .watched_rank import is_under_agent as is_under_agent
 from .watched_rank import watched as watched

@@ -128,7 +128,6 @@ def require_there(faults: Sequence[InjectedFault], lists: Schedule, num_microbat
     """Refuse faults of ranks and ops that the `lists` do not have, or that would come too late.
 
     Args:
-        faults: The faults.
         lists: The lists of a step, or of a run that is measured; lowered if they are in memory.
         num_microbatches: Micro-batches of a step, or of a list that is measured.
         num_times: Steps of the training, or runs of the list.

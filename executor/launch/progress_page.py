@@ -16,11 +16,7 @@ from pipesched.schedules.ops import Op
 
 
 class SharedPage:
-    """Memory that processes share by a file.
-
-    Args:
-        memory: The memory.
-    """
+    """Memory that processes share by a file."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._map = memory

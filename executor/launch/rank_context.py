@@ -281,7 +281,6 @@ def references(
     The ranks of a device share the memory of its reference, which the first of them makes.
 
     Args:
-        schedule: The schedule.
         context: Context of this rank.
         stages: Stages of this rank, with the weights that all pipelines begin with.
         averaging: The form of elastic averaging.

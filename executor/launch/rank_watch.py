@@ -67,19 +67,21 @@ class WatchedRun:
 
 
 @dataclass(slots=True)
-class RankStatus:
-    """The state of a rank that its main thread sets and its watch reads.
+class WatchedRank:
+    """The only rank of a process: its main thread sets this state, and its watch reads it.
 
     Attributes:
         page: Page with the position of the rank.
         drain_page: Page with the early end of the lists.
+        at: Notes on the page the op that the rank is at, and its position.
         run: The run, or None while the job is read.
         lost: The error of a rank that has lost a peer, or None.
-        is_done: Whether the list is over.
+        is_done: Whether the list is over: the end of the process no longer ends the run.
     """
 
     page: ProgressPage
     drain_page: DrainPage
+    at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005
     run: WatchedRun | None = None
     lost: str | None = None
     is_done: bool = False
@@ -100,7 +102,7 @@ class RankWatch:
 
     def __init__(
         self,
-        status: RankStatus,
+        status: WatchedRank,
         board: RunBoard,
         process: int,
         node: Sequence[int],

@@ -135,9 +135,6 @@ class ProcessFiles(NamedTuple):
 class Sibling:
     """Another process of this node.
 
-    Args:
-        files: Its files.
-
     Attributes:
         page: The page of its rank.
         stacks: The file of its stacks.

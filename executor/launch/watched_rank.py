@@ -9,22 +9,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import final
 
 from pipesched.executor import STOP_SIGNALS, ExecutionError, PeerLost, waiting_for
-from pipesched.executor.launch.early_drain import DrainPage, Gate
+from pipesched.executor.launch.early_drain import DrainPage
 from pipesched.executor.launch.progress_page import ProgressPage
-from pipesched.executor.launch.rank_watch import FAILED, LOST_S, RankStatus, RankWatch, WatchedRun
+from pipesched.executor.launch.rank_watch import FAILED, LOST_S, RankWatch, WatchedRank
 from pipesched.executor.launch.run_board import RunBoard
 from pipesched.executor.launch.sighting import ProcessFiles
 from pipesched.executor.launch.standstill import stacks_written_to
 from pipesched.profiles import ProfileError
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import shortened
-from pipesched.schedules.ops import Op
 
 _LONGEST = 1000
 """Longest reason of a failure of user code that other nodes print, in characters; this node prints all of it."""
@@ -35,34 +33,6 @@ _SLACK_S = 5.0
 def is_under_agent() -> bool:
     """Return whether an agent of torchrun has started this process, on a system where it can be watched."""
     return "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux"
-
-
-@final
-class WatchedRank:
-    """The only rank of this process."""
-
-    def __init__(self, status: RankStatus) -> None:
-        self._status = status
-        self.at: Callable[[int, Op], None] = status.page.writer(0)
-        """Notes the op that this rank is at, and its position."""
-        self.device = status.page.device_row(0)
-        """Where the position of the rank's GPU is noted."""
-
-    def gate(self, is_asked: Callable[[], bool]) -> Gate:
-        """Return the gate that ends lists early.
-
-        Args:
-            is_asked: Returns whether this rank is asked to leave.
-        """
-        return self._status.drain_page.gate(0, is_asked)
-
-    def begin(self, run: WatchedRun) -> None:
-        """Record that the job has been read: from now on messages name ranks and ops."""
-        self._status.run = run
-
-    def done(self) -> None:
-        """Record that the rank has finished its list: the end of its process no longer ends the run."""
-        self._status.is_done = True
 
 
 @contextmanager
@@ -78,30 +48,30 @@ def watched() -> Iterator[WatchedRank]:
     first = process - local
     with ExitStack() as stack:
         page, stacks, drain = (_memory_file(name, stack) for name in ("page", "stacks", "drain"))
-        status = RankStatus(ProgressPage.create(_path(page), 1), DrainPage.create(_path(drain), 1))
-        rank = WatchedRank(status)
+        progress_page = ProgressPage.create(_path(page), 1)
+        rank = WatchedRank(progress_page, DrainPage.create(_path(drain), 1), progress_page.writer(0))
         stack.enter_context(stacks_written_to(stacks))
         with waiting_for("torchrun's store"):
             board = RunBoard(process)
             siblings = range(first, first + int(os.environ["LOCAL_WORLD_SIZE"]))
-            watch = RankWatch(status, board, process, siblings, ProcessFiles(os.getpid(), page, stacks))
+            watch = RankWatch(rank, board, process, siblings, ProcessFiles(os.getpid(), page, stacks))
         try:
             with _watching(watch):
                 try:
                     yield rank
                 except PeerLost as error:
-                    status.lost = str(error)
+                    rank.lost = str(error)
                     time.sleep(LOST_S + _SLACK_S)  # the watch ends this process sooner
                     raise
         except (Exception, SystemExit) as error:
             is_one_line = isinstance(error, ExecutionError | ProfileError | ScheduleError)
-            failing = f"process {process}" if status.run is None else f"rank {status.run.ranks[process]}"
+            failing = f"process {process}" if rank.run is None else f"rank {rank.run.ranks[process]}"
             reason = f"{failing} failed: " + shortened(f"{type(error).__name__}: {error}", _LONGEST)
             with suppress(RuntimeError):
                 board.decide(str(error) if is_one_line else reason)
             raise
         finally:
-            status.page.host_row(0).end()
+            rank.page.host_row(0).end()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 import torch
 
@@ -35,7 +34,6 @@ from pipesched.executor.core import (
 from pipesched.executor.transport import LocalTransport, Mailroom
 from pipesched.profiles import DeviceKind
 from pipesched.schedules import Schedule
-from pipesched.schedules.ops import Op
 
 _ENVIRONMENT = {
     # hardware queues per process, CUDA's maximum; with its default of 8 streams share queues, and an op may stand
@@ -106,7 +104,6 @@ def local_ranks(
     *,
     streams: Mapping[int, RankStreams] | None = None,
     recorder: Callable[[int], Recorder] = lambda rank: Recorder(HostClock(), keeps=False),  # noqa: ARG005
-    at: Callable[[int, int], None] = lambda rank, index: None,  # noqa: ARG005 -- nobody need listen
 ) -> tuple[Rank, ...]:
     """Return all ranks of `schedule` in this process, without recorded times, so that a run may have any length.
 
@@ -117,7 +114,6 @@ def local_ranks(
         transport: Makes the transport of a rank, given the mailroom that all share.
         streams: Streams of each rank; None on CPUs.
         recorder: Makes the recorder of a rank (default: keeps no times of ops).
-        at: Called with rank and position in its list before each op.
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
@@ -140,22 +136,16 @@ def local_ranks(
             stages[rank],
             transport(rank, room),
             recorder(rank),
-            _without_op(partial(at, rank)),
             streams=streams[rank],
         )
         for rank in range(schedule.num_ranks)
     )
 
 
-def _without_op(at: Callable[[int], None]) -> Callable[[int, Op], None]:
-    return lambda index, op: at(index)  # noqa: ARG005
-
-
 def run_local(ranks: Sequence[Rank], batch: Batch | Mapping[int, Batch]) -> float:
     """Run every rank's list once; at its turn a rank runs until it waits, on a GPU for one computation.
 
     Args:
-        ranks: All ranks.
         batch: The data of the run; by rank if ranks are on several devices.
 
     Returns:

@@ -32,6 +32,7 @@ from pipesched.executor.training import (
     LossHistory,
     OnStep,
     RunDiverged,
+    ScoreReader,
     Scores,
     ScoreTable,
     StageStates,
@@ -230,6 +231,7 @@ def train_locally(
     spec, parts = training.spec, training.parts()
     lists, devices = parts.lists, devices_of(parts.lists.rank_to_device, spec.device)
     history = LossHistory(training.run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
+    reader = ScoreReader(history.add)
     looks = HeldOutLooks(held_out_every, lists.num_stages, training.judge)
     history.restore(parts.scores)
 
@@ -240,7 +242,7 @@ def train_locally(
             looks.look(stage, version, stepped.module)
 
         there = replace(training, device=devices[rank])
-        stages = there.stages(lists, history.listen, on_stage_step)(rank)
+        stages = there.stages(lists, reader.listen, on_stage_step)(rank)
         parts.load(rank, stages)
         return stages
 
@@ -249,7 +251,7 @@ def train_locally(
     if spec.is_finite_checked:
         ranks = tuple(replace(rank, probe=check_finite) for rank in ranks)
     try:
-        if _run_parts(parts, ranks, training, devices, history, is_asked):
+        if _run_parts(parts, ranks, training, devices, history, reader, is_asked):
             return replace(history.end(), is_paused=True)
     except RunDiverged:
         return replace(history.end(), looks=looks.scores)
@@ -287,6 +289,7 @@ def _run_parts(
     training: TrainingSetup,
     devices: Sequence[torch.device],
     history: LossHistory,
+    reader: ScoreReader,
     is_asked: Callable[[], bool],
 ) -> bool:
     """Run a training run part by part, and write its checkpoints; return whether it ended early on request."""
@@ -308,13 +311,13 @@ def _run_parts(
             writer.check()
             is_last, steps = parts.has_checkpoints and is_asked(), parts.steps_after(part)
             if parts.is_due(steps, is_last=is_last):
-                history.catch_up()
+                reader.finish()
                 writer.wait()  # one copy of the weights at a time
                 states = {name: state for rank in ranks for name, state in parts.copy(rank.rank, rank.stages).items()}
                 writer.start(partial(_write, parts, steps, states, history.steps.copy()))
             if is_last and len(history.steps) < parts.num_steps:
                 return True
-    history.catch_up()
+    reader.finish()
     return False
 
 

@@ -172,7 +172,6 @@ def build_measured(
     Args:
         spec: Specification of the run, whose job measures a model.
         schedule: The lowered lists.
-        rank: The rank.
         device: Device of the rank.
         model: The model of the run; None to look up its name.
 

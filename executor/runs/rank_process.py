@@ -94,11 +94,11 @@ def run_rank(
     job: RankJob[Any] = kind(spec, listener, model)
     ranks = ranks_of_processes(job.lists.rank_to_device)
     if watch is not None and int(os.environ["WORLD_SIZE"]) == len(ranks):  # another number is refused
-        watch.begin(WatchedRun(ranks, job.ops_of, spec.timeout_s, spec.device == "cpu", job.leave_request))
+        watch.run = WatchedRun(ranks, job.ops_of, spec.timeout_s, spec.device == "cpu", job.leave_request)
     with connected_as(spec if watch is None else patient(spec), job.lists, meet) as context:
         result: Measured | Trained | None = job.run(context)
         if watch is not None:
-            watch.done()
+            watch.is_done = True
         if is_shared:
             text = "" if result is None else result_to_text(result)
             result = result_from_text(share(text, ranks[0]))

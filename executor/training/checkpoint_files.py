@@ -42,8 +42,6 @@ def copy_states(rank: int, stages: Mapping[int, Stage], bounds: Sequence[tuple[i
     """Return copies of the states of the stages of `rank`.
 
     Args:
-        rank: The rank.
-        stages: Its stages.
         bounds: Half-open range of layers of every stage.
 
     Raises:
@@ -79,9 +77,6 @@ def load_stages(
 
     Args:
         checkpoint: Folder of the checkpoint.
-        index: Its index.
-        rank: The rank.
-        stages: Its stages.
         bounds: Half-open range of layers of every stage.
         is_dealt: Whether the checkpoint may have another cut into stages.
         references: Stages whose reference model is with this rank.

@@ -243,7 +243,6 @@ def require_same_run(checkpoint: Path, index: CheckpointIndex, run: RunIdentity,
 
     Args:
         checkpoint: Folder of the checkpoint.
-        index: Its index.
         run: All settings that affect a step of this run.
         is_synchronous: Whether this run's schedule has a flush after each step, and one model.
 

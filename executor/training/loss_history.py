@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from torch import Tensor
-
 from pipesched.executor import RunEnded
 from pipesched.executor.training.advance_policy import AdvanceTrials
-from pipesched.executor.training.scores import HostCopy, ScoreReader, Scores, ScoreTable, mean
+from pipesched.executor.training.scores import Scores, ScoreTable, mean
 
 DIVERGED = 10.0
 """Factor over the first loss above which the run counts as diverged."""
@@ -69,7 +67,6 @@ class LossHistory:
         microbatches_per_step: Micro-batches of each step.
         on_step: Called after each step.
         is_finite_checked: Whether the op with a non-finite loss fails by itself; the history then does not end the run.
-        copy: Begins to copy the scores of a micro-batch to the host.
 
     Attributes:
         diverged: The point at which the run diverged, or None so far.
@@ -81,9 +78,7 @@ class LossHistory:
         on_step: OnStep | None = None,
         *,
         is_finite_checked: bool = False,
-        copy: Callable[[Tensor], HostCopy] = HostCopy,
     ) -> None:
-        self._reader = ScoreReader(self.add, copy)
         self._per_step = microbatches_per_step
         self._on_step = on_step
         self._is_finite_checked = is_finite_checked
@@ -112,22 +107,6 @@ class LossHistory:
     def steps(self) -> ScoreTable:
         """The scores of all steps so far; it grows with them."""
         return self._steps
-
-    def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
-        """Record one forward of the last stage, and all forwards whose scores have arrived.
-
-        Raises:
-            RunDiverged: A loss that has arrived has diverged; on a GPU some forwards later.
-        """
-        self._reader.listen(microbatch, output, target, loss)
-
-    def catch_up(self) -> None:
-        """Wait for the scores that are still being copied.
-
-        Raises:
-            RunDiverged: A loss has diverged.
-        """
-        self._reader.finish()
 
     def end(self, held_out: Scores | None = None) -> Trained:
         """Return the result of the run, with the scores of the final weights on held-out samples; no step follows."""

@@ -41,8 +41,6 @@ def find_shapes(
     the others. The stage is as before afterwards.
 
     Args:
-        schedule: The schedule.
-        rank: This rank.
         stages: The stages that the rank holds.
         sample: Inputs of one micro-batch; a rank without stage 0 needs none.
 

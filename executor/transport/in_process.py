@@ -61,7 +61,6 @@ class LocalTransport(Transport):
     """A rank's end of the mailroom of its process; no call blocks the host.
 
     Args:
-        rank: This rank.
         mailroom: The mailroom that all ranks share.
         compression: Compression of the messages, which blocks the host; None for none.
     """

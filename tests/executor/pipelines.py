@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from random import Random
 
 import torch
@@ -89,11 +90,12 @@ class Local(InProcess):
             self.room = room
             return transport(rank, room)
 
-        def listen(rank, index):
+        def listen(rank, index, op):
             self.heard.append((rank, index))
 
         self.ranks = [
-            *local_ranks(schedule, built, averaging, connected, recorder=lambda rank: Recorder(HostClock()), at=listen)
+            replace(rank, at=partial(listen, rank.rank))
+            for rank in local_ranks(schedule, built, averaging, connected, recorder=lambda _: Recorder(HostClock()))
         ]
 
     def run(self, times=1):

@@ -7,7 +7,7 @@ import torch
 
 from pipesched.executor.core import Batch, Bucket, build_stages, make_batch
 from pipesched.executor.runs import local_ranks, run_local
-from pipesched.executor.training import LossHistory, make_feeds
+from pipesched.executor.training import LossHistory, ScoreReader, make_feeds
 from pipesched.executor.transport import boundary_shapes, find_shapes
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules import PredictionRule
@@ -44,12 +44,13 @@ class Trained:
         lists = run.lists(STEPS)
         self.told = []
         history = LossHistory(run.microbatches_per_step, lambda step, scores: self.told.append(scores))
+        reader = ScoreReader(history.add)
         bounds = even_bounds(len(model.layers), lists.num_stages)
 
         def built(rank):
             return build_stages(
                 lists, rank, model, bounds, optimizer=optimizer, lr=0.01, seed=1, dtype=torch.float64, device=device,
-                prediction=prediction, on_loss=history.listen,
+                prediction=prediction, on_loss=reader.listen,
             )  # fmt: skip
 
         self.ranks = local_ranks(lists, built)
@@ -61,7 +62,7 @@ class Trained:
         else:
             with gpu.no_waits():
                 run_local(self.ranks, Batch(inputs, targets))
-        history.catch_up()
+        reader.finish()
 
     @property
     def weights(self):

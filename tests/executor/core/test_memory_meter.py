@@ -38,7 +38,6 @@ class Ledger:
         self.blocks = [[] for _ in range(NUM_RANKS)]
         self.in_op = [[0] for _ in range(NUM_RANKS)]  # the sums during the present op
         self.ops = [[] for _ in range(NUM_RANKS)]
-        self.mail = []  # blocks that their ranks have given away
 
     def change(self, rank, change):
         change(self.blocks[rank])
@@ -49,10 +48,10 @@ class Ledger:
         self.in_op[rank] = self.in_op[rank][-1:]
 
 
-def act(rank, random, ledger, allocator, meter):
-    """Allocate, free, give a block away, or take one that a rank has given away."""
+def act(rank, random, ledger, allocator):
+    """Allocate, or free; some blocks are temporaries of the op."""
     blocks = ledger.blocks[rank]
-    kind = random.choice(["allocate", "allocate", "free", "give", "take", "passing"])
+    kind = random.choice(["allocate", "allocate", "free", "passing"])
     if kind == "allocate" or not blocks:
         size = random.randrange(1, 1000)
         allocator.change(size)
@@ -61,12 +60,6 @@ def act(rank, random, ledger, allocator, meter):
         size = blocks[random.randrange(len(blocks))]
         allocator.change(-size)
         ledger.change(rank, lambda own: own.remove(size))
-    elif kind == "give":
-        meter.take_over(-blocks[-1])
-        ledger.change(rank, lambda own: ledger.mail.append(own.pop()))
-    elif kind == "take" and ledger.mail:
-        meter.take_over(ledger.mail[-1])
-        ledger.change(rank, lambda own: own.append(ledger.mail.pop()))
     else:  # a temporary of the op
         size = random.randrange(1, 3000)
         allocator.change(size)
@@ -87,7 +80,7 @@ def test_bytes_after_and_inside_every_op_are_those_of_the_rank_whoever_had_turns
         rank = random.randrange(NUM_RANKS)
         with meters[rank].turn():
             for _ in range(random.randrange(6)):
-                act(rank, random, ledger, allocator, meters[rank])
+                act(rank, random, ledger, allocator)
                 if random.random() < 0.3:
                     measured[rank].append(meters[rank].end_op())
                     ledger.end_op(rank)

@@ -14,7 +14,7 @@ from torch.distributed import TCPStore
 
 from pipesched.executor.launch import DrainPage, LeaveRequest, sighting, stacks_written_to
 from pipesched.executor.launch.progress_page import ProgressPage
-from pipesched.executor.launch.rank_watch import RankStatus, RankWatch, WatchedRun
+from pipesched.executor.launch.rank_watch import RankWatch, WatchedRank, WatchedRun
 from pipesched.executor.launch.run_board import EndingCause, RunBoard
 from pipesched.executor.launch.sighting import ProcessFiles
 from pipesched.schedules.builders import build
@@ -42,7 +42,7 @@ class Process:
         self.row = page.host_row(0)
         with patch("os.getpid", lambda: pid):
             self.row.begin()
-        self.status = RankStatus(page, DrainPage.create(folder / f"drain{number}", 1))
+        self.status = WatchedRank(page, DrainPage.create(folder / f"drain{number}", 1))
         self.status.run = WatchedRun(range(4), LISTS.ops.__getitem__, timeout_s, is_on_cpus=True, request=request)
         node = [other for other in range(4) if nodes[other] == nodes[number]]
         self.codes = []

@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 import torch
 
-from pipesched.executor.training import LossHistory, RunDiverged, Scores, ScoreTable, Trained
+from pipesched.executor.training import LossHistory, RunDiverged, ScoreReader, Scores, ScoreTable, Trained
 from pipesched.executor.training.scores import HostCopy
 from pipesched.workflows.training import summarize_training
 
@@ -47,47 +47,48 @@ class Late(HostCopy):
 
 
 def late_history(per_step):
-    """Return a history with late scores, the reported (step, scores), and the copies under way."""
+    """Return a history, its reader of late scores, the reported (step, scores), and the copies under way."""
     told, copies = [], []
 
     def copy(tensor):
         copies.append(Late(tensor))
         return copies[-1]
 
-    return LossHistory(per_step, lambda *it: told.append(it), copy=copy), told, copies
+    history = LossHistory(per_step, lambda *it: told.append(it))
+    return history, ScoreReader(history.add, copy), told, copies
 
 
-def listen(history, microbatch, loss):
+def listen(reader, microbatch, loss):
     """Report a micro-batch of four samples, one of which is right."""
     output, target = torch.eye(4), torch.tensor([0, 2, 3, 1])
-    history.listen(microbatch, output, target, torch.tensor(loss))
+    reader.listen(microbatch, output, target, torch.tensor(loss))
 
 
 def test_scores_are_told_in_order_when_they_have_arrived():
-    history, told, copies = late_history(2)
+    history, reader, told, copies = late_history(2)
     for microbatch, loss in enumerate([1.0, 3.0, 5.0]):
-        listen(history, microbatch, loss)
+        listen(reader, microbatch, loss)
     assert told == []
     copies[1].is_there = copies[2].is_there = True
-    listen(history, 3, 7.0)
+    listen(reader, 3, 7.0)
     assert told == []  # the first has not arrived
     copies[0].is_there = True
-    listen(history, 4, 9.0)
+    listen(reader, 4, 9.0)
     assert told == [(0, Scores(2.0, 0.25))]
-    history.catch_up()
+    reader.finish()
     assert told == [(0, Scores(2.0, 0.25)), (1, Scores(6.0, 0.25))]
-    listen(history, 5, 9.0)
-    history.catch_up()
+    listen(reader, 5, 9.0)
+    reader.finish()
     assert list(history.end().steps) == [Scores(2.0, 0.25), Scores(6.0, 0.25), Scores(9.0, 0.25)]
 
 
 @pytest.mark.parametrize("bad", [math.nan, 11.0])
 def test_a_run_whose_losses_are_late_diverges_at_the_step_that_shows_it(bad):
-    history, told, _ = late_history(1)
+    history, reader, told, _ = late_history(1)
     for microbatch, loss in enumerate([1.0, 2.0, bad, 3.0, 4.0]):
-        listen(history, microbatch, loss)
+        listen(reader, microbatch, loss)
     with pytest.raises(RunDiverged):
-        history.catch_up()
+        reader.finish()
     trained = history.end()
     assert (trained.diverged.step, len(trained.steps)) == (2, 3)
     assert [step for step, _ in told] == [0, 1, 2]
@@ -95,13 +96,14 @@ def test_a_run_whose_losses_are_late_diverges_at_the_step_that_shows_it(bad):
 
 def test_scores_on_the_cpu_are_told_at_once():
     told = []
-    history = LossHistory(1, lambda *it: told.append(it))
+    reader = ScoreReader(LossHistory(1, lambda *it: told.append(it)).add)
     for microbatch in range(3):
-        listen(history, microbatch, 0.5)
+        listen(reader, microbatch, 0.5)
         assert told[-1] == (microbatch, Scores(0.5, 0.25))
 
 
 def test_targets_that_are_no_classes_have_no_accuracy():
     told = []
-    LossHistory(1, lambda *it: told.append(it)).listen(0, torch.ones(2, 3), torch.ones(2, 3), torch.tensor(0.1))
+    reader = ScoreReader(LossHistory(1, lambda *it: told.append(it)).add)
+    reader.listen(0, torch.ones(2, 3), torch.ones(2, 3), torch.tensor(0.1))
     assert told == [(0, Scores(torch.tensor(0.1).item(), None))]
