@@ -29,75 +29,23 @@ from pipesched.simulator import (
     SimulationError,
     SteadyPace,
 )
-from pipesched.simulator.analysis import CAUSES, Usage, communication_volume, usage
+from pipesched.simulator.analysis import CAUSES, Usage
 from pipesched.simulator.fast import (
-    EqualPipelines,
     batch_pace,
     loss_times_s,
     predict_scenario,
-    simulate_arrays,
     unflushed_pace,
 )
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.request import Request
 from pipesched.simulator.planner.stage_layout import layout_of
-from pipesched.simulator.search import UNPREDICTABLE, Outcome, Setting, TimeParts, over_memory_reason, settled_pace
+from pipesched.simulator.search import Setting, TimeParts
 
 _ROUNDS, _FEWEST = 8, 8
 """Times that as many micro-batches as a copy has stages go through a run without a flush, and its fewest steps."""
 
 _MOST_OPS = 3_000_000
 """The most ops of all lists together, which take about a minute."""
-MOST_CELLS = 2_000
-"""Stages times micro-batches, of all copies, of the longest run that is made longer for its steady-state time."""
-
-
-def weigh_candidate(
-    candidate: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
-) -> Outcome:
-    """Predict time and memory of a candidate, or report why it is refused; `detailed` adds the rest."""
-    try:
-        lists = lists_of_candidate(candidate)
-        if candidate.is_asynchronous:
-            estimate = predict_candidate(candidate, costs, cluster, network)
-            return _with_details(_outcome(candidate, estimate), estimate, lists, costs, cluster, network)
-        estimate = _iteration(lists, costs, cluster, network)
-        return _outcome(candidate, estimate)
-    except UNPREDICTABLE as error:
-        return Outcome(candidate, reason=str(error))
-
-
-def detailed(outcome: Outcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK) -> Outcome:
-    """Return the outcome with the parts of its time, its sent bytes, and its pace if its own run shows it."""
-    if outcome.seconds is None or outcome.parts is not None:
-        return outcome
-    lists = lists_of_candidate(outcome.setting)
-    timeline = simulate_arrays(lists, costs, cluster, network=network)
-    estimate = Estimate(Meaning.ITERATION, outcome.seconds, {}, timeline=timeline)
-    return _with_details(outcome, estimate, lists, costs, cluster, network)
-
-
-def _iteration(lists: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Estimate:
-    """Return time and memory of an iteration of lowered lists, without their Timeline."""
-    try:
-        return EqualPipelines(lists, costs, cluster, network).together(1)
-    except UNPREDICTABLE:  # SimPy says why
-        return predict_scenario(Scenario(lists, costs, cluster, network))
-
-
-def with_steady_pace(outcome: Outcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Outcome:
-    """Return the outcome with its steady-state time, if short runs show it."""
-    if outcome.steady_s_per_microbatch is not None:
-        return outcome
-    candidate = outcome.setting
-
-    def lists(times: int) -> Schedule:
-        steps = times * steps_of(candidate)
-        return candidate.schedule_spec().run(steps).lists(steps).held()
-
-    longer = lists if candidate.is_asynchronous else None
-    pace = settled_pace(lambda: Scenario(lists(1), costs, cluster, network), num_cells(candidate), MOST_CELLS, longer)
-    return outcome.at_pace(pace)
 
 
 def num_cells(candidate: Setting) -> int:
@@ -199,41 +147,6 @@ def lowered(order: Setting, steps: int) -> Schedule:
     return lower(order.schedule_spec().run(steps).lists(steps).held())
 
 
-def _outcome(candidate: Setting, estimate: Estimate) -> Outcome:
-    return Outcome(
-        candidate,
-        estimate.seconds,
-        max(estimate.peak_bytes.values(), default=0),
-        over_memory_reason(estimate.over_memory),
-        device_bytes=tuple(num_bytes for _, num_bytes in sorted(estimate.peak_bytes.items())),
-        staleness=_staleness(candidate) if candidate.is_asynchronous else 0,
-    )
-
-
-def _with_details(
-    outcome: Outcome,
-    estimate: Estimate,
-    lists: Schedule,
-    costs: StageCosts,
-    cluster: Cluster,
-    network: NetworkOptions,
-) -> Outcome:
-    candidate, timeline = outcome.setting, estimate.timeline
-    assert timeline is not None, "of one pipeline there always is one"
-    steps, uses = steps_of(candidate), usage(timeline)
-    if candidate.is_asynchronous:
-        num_microbatches = candidate.samples_per_step // candidate.size
-        pace = estimate.pace(num_microbatches) if estimate.precision is Precision.EXACT else None
-    else:
-        pace = shown_pace(candidate, lists, timeline, cluster, network)
-    return replace(
-        outcome,
-        sent_bytes=communication_volume(lists, costs).num_bytes // steps,
-        parts=_parts(timeline, uses, estimate.seconds, steps),
-        bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
-    ).at_pace(pace)
-
-
 def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
     """Return the seconds of a step in the later half of the run, which nothing fills any more."""
     losses_s = loss_times_s(timeline, lists.num_stages, lists.num_microbatches // steps)
@@ -241,7 +154,7 @@ def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
     return (losses_s[-1] - losses_s[middle]) / (steps - 1 - middle)
 
 
-def _parts(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> TimeParts:
+def time_parts(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> TimeParts:
     """Return the averages over the devices; idle time of a run without a flush is shared out as in its middle."""
     spans = timeline.columns
     begun_s, over_s = (times_s[spans.ops.codes == op_cells.R].tolist() for times_s in (spans.starts_s, spans.ends_s))
@@ -264,7 +177,7 @@ def _parts(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int
     )
 
 
-def _staleness(candidate: Setting) -> int:
+def staleness_of(candidate: Setting) -> int:
     """Return the staleness of one copy, in steps; all copies share it."""
     single, steps = replace(candidate.order, width=1), 4 + 4 * candidate.num_ranks // candidate.num_microbatches
     return max(stage.forward.staleness for stage in staleness(single.schedule_spec().run(steps).lists(steps)).stages)

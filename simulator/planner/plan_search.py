@@ -19,8 +19,8 @@ from time import monotonic
 from typing import final
 
 from pipesched.profiles.processes import num_cores, rare_collections, take_interrupt
-from pipesched.simulator.planner.candidate_evaluation import MOST_CELLS, num_cells, num_ops
-from pipesched.simulator.planner.closer_look import CloserLook
+from pipesched.simulator.planner.candidate_evaluation import num_cells, num_ops
+from pipesched.simulator.planner.plan_judge import MOST_CELLS, PlanJudge
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
 from pipesched.simulator.search import (
     BestFirst,
@@ -117,7 +117,7 @@ class _Search:
         self._late_s = late_s
         self._is_interrupted = False
         self._tick = tick
-        self._look = CloserLook(request)
+        self._judge = PlanJudge(request)
         self._considered: list[tuple[float, Setting]] = []
         self._rejected: dict[int, Outcome] = {}  # by the number of the candidate
         self._queue: BestFirst = BestFirst([], top)  # by seconds per sample
@@ -131,29 +131,29 @@ class _Search:
         try:
             self._begin()
             run = make_process_runner(self._workers or self._num_workers())
-            for _ in self._queue.refine(self._look, run, self._is_late):
+            for _ in self._queue.refine(self._judge, run, self._is_late):
                 self._tell()
             if self._queue.is_settled and not self._queue.ranked:
                 self._find_smallest(run)
             is_complete = self._queue.is_settled
             if not self._request.is_uniform and not self._is_late():
-                self._look_closer(run, self._look.with_fastest_cut, lambda outcome: not outcome.setting.replicas)
+                self._look_closer(run, self._judge.with_fastest_cut, lambda outcome: not outcome.setting.replicas)
                 self._cut, self._detailed = self._detailed, {}
-            self._look_closer(run, self._look.in_detail, lambda outcome: outcome.parts is None)
+            self._look_closer(run, self._judge.in_detail, lambda outcome: outcome.parts is None)
             if not self._is_late():
-                self._look_closer(run, self._look.at_pace, lambda outcome: outcome.steady_s_per_microbatch is None)
+                self._look_closer(run, self._judge.at_pace, lambda outcome: outcome.steady_s_per_microbatch is None)
         except KeyboardInterrupt:
             take_interrupt()
             self._late_s, self._is_interrupted = monotonic() + _ANSWER_S, True
-            self._look_closer(evaluate_in_turn, self._look.in_detail, self._is_quick)
+            self._look_closer(evaluate_in_turn, self._judge.in_detail, self._is_quick)
         return self._summary(is_complete=is_complete)
 
     def _begin(self) -> None:
         """Work out a bound below the cost of every candidate."""
         require_plannable(self._request)
         possible = []
-        for number, candidate in enumerate(candidates(self._request, self._look.cuts)):
-            bounded = self._look.first(candidate, number)
+        for number, candidate in enumerate(candidates(self._request, self._judge.cuts)):
+            bounded = self._judge.first(candidate, number)
             self._considered.append((bounded.cost, candidate))
             if bounded.outcome is None:
                 possible.append(bounded)
@@ -181,7 +181,7 @@ class _Search:
             if outcome.held_bytes
         ]
         self._smallest = BestFirst(by_bytes, 1)
-        for _ in self._smallest.refine(self._look.in_bytes, run):
+        for _ in self._smallest.refine(self._judge.in_bytes, run):
             pass
 
     @staticmethod

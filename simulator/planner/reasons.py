@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis import readable_change, readable_change_s
-from pipesched.simulator.planner.candidate_evaluation import detailed, num_ops, weigh_candidate
+from pipesched.simulator.planner.candidate_evaluation import num_ops
+from pipesched.simulator.planner.plan_judge import PlanJudge
 from pipesched.simulator.planner.plan_search import PlanRanking
 from pipesched.simulator.planner.request import Request
 from pipesched.simulator.search import Outcome, Setting, TimeParts
@@ -77,7 +77,7 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
     chosen = ranking.ranked[0]
     outcomes = (*ranking.rejected, *ranking.ranked)
     known = {outcome.setting: outcome for outcome in outcomes if outcome.seconds is not None or not outcome.held_bytes}
-    cuts = request.cuts()
+    judge = PlanJudge(request)
     in_order = sorted(
         (_seconds_per_sample(known[other]) if other in known else least_s, index, other)
         for index, (least_s, other) in enumerate(ranking.considered)
@@ -97,19 +97,18 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
             continue
         outcome = known.get(other)
         if not ranking.is_interrupted:  # else somebody waits for the answer
-            outcome = _looked_at(other, outcome, request, cuts.costs_of(other))
+            outcome = _looked_at(other, outcome, judge)
         line = _loss(chosen, outcome) if outcome is not None else _least_loss(chosen, least_s)
         if line is not None:
             said += 1
             yield f"{name_of(other)}: {line}"
 
 
-def _looked_at(candidate: Setting, known: Outcome | None, request: Request, costs: StageCosts) -> Outcome | None:
+def _looked_at(candidate: Setting, known: Outcome | None, judge: PlanJudge) -> Outcome | None:
     """Return a candidate's outcome with the parts of its time, or None if unknown and slow to predict."""
     if known is None and num_ops(candidate) >= _MOST_OPS:
         return None
-    outcome = known or weigh_candidate(candidate, costs, request.cluster, request.network)
-    return detailed(outcome, costs, request.cluster, request.network)
+    return judge.detailed(known or judge.weigh(candidate))
 
 
 def _is_hopeless(outcome: Outcome | None, chosen: Outcome) -> bool:

@@ -11,7 +11,7 @@ from pipesched.cli.terminal import print_results
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner import plan_search, search_plans
 from pipesched.simulator.planner.bound import Bounds
-from pipesched.simulator.planner.candidate_evaluation import weigh_candidate
+from pipesched.simulator.planner.plan_judge import PlanJudge
 from pipesched.simulator.planner.request import candidates
 from pipesched.simulator.planner.single_copy import bound_single_copy
 from pipesched.workflows.planning import PlanSearch
@@ -28,7 +28,7 @@ def predicted(request, chosen=lambda plans: plans):
     predictions = []
     for candidate in chosen(list(candidates(request, cuts))):
         costs = cuts.costs_of(candidate)
-        predictions.append((candidate, costs, weigh_candidate(candidate, costs, request.cluster, request.network)))
+        predictions.append((candidate, costs, PlanJudge(request).weigh(candidate)))
     return predictions
 
 

@@ -1,0 +1,196 @@
+"""The judge of plans: a bound, then one copy, then the whole candidate, then the details of a ranked plan.
+
+Each step is closer than the one before, and takes longer. Any of the first three can prove that a candidate does not
+fit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import final
+
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule
+from pipesched.simulator import Estimate, Meaning, Precision, Scenario
+from pipesched.simulator.analysis import communication_volume, usage
+from pipesched.simulator.fast import EqualPipelines, predict_scenario, simulate_arrays
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.candidate_evaluation import (
+    lists_of_candidate,
+    num_cells,
+    predict_candidate,
+    shown_pace,
+    staleness_of,
+    steps_of,
+    time_parts,
+)
+from pipesched.simulator.planner.request import Request
+from pipesched.simulator.planner.single_copy import bound_single_copy, lists_of_copy
+from pipesched.simulator.planner.stage_layout import refusal_of
+from pipesched.simulator.search import (
+    UNPREDICTABLE,
+    BoundedSetting,
+    Outcome,
+    Setting,
+    over_memory_reason,
+    settled_pace,
+)
+
+MOST_CELLS = 2_000
+"""Stages times micro-batches, of all copies, of the longest run that is made longer for its steady-state time."""
+
+
+@final
+class PlanJudge:
+    """Bounds and predictions of the candidates of a request; a copy in another process recomputes them there."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.cuts = request.cuts()
+        self._bounds = Bounds(request.cluster)
+
+    def __reduce__(self) -> tuple[type[PlanJudge], tuple[Request]]:
+        return PlanJudge, (self._request,)
+
+    def first(self, candidate: Setting, number: int) -> BoundedSetting:
+        """Return a candidate under its bound, or refused if the bound does not fit, or the schedule is impossible.
+
+        Args:
+            candidate: The candidate.
+            number: Its number among all candidates.
+        """
+        reason = refusal_of(candidate)
+        if reason is not None:
+            return BoundedSetting(math.inf, number, candidate, Outcome(candidate, reason=reason))
+        least = self._bounds.of(candidate, self._costs(candidate))
+        bounded = BoundedSetting(least.seconds / candidate.samples_per_step, number, candidate)
+        if least.over_memory is None:
+            return bounded
+        return replace(bounded, outcome=_too_large(candidate, least))
+
+    def __call__(self, bounded: BoundedSetting) -> BoundedSetting:
+        """Return the candidate with more known of it: one copy of it, then all; under inf if that does not fit."""
+        if bounded.setting.width > 1 and not bounded.num_refined:
+            return self._with_copy(bounded)
+        outcome = self.weigh(bounded.setting)
+        cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
+        return replace(bounded, cost=cost, outcome=outcome)
+
+    def in_bytes(self, bounded: BoundedSetting) -> BoundedSetting:
+        """Return the candidate ranked by its peak bytes, for a `bounded` ranked by bytes; inf if nothing is known."""
+        outcome = self.weigh(bounded.setting)
+        return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.held_bytes or 0, outcome=outcome)
+
+    def weigh(self, candidate: Setting) -> Outcome:
+        """Predict time and memory of a candidate, or report why it is refused; `detailed` adds the rest."""
+        try:
+            lists, scenario = self._scenario(candidate)
+            if candidate.is_asynchronous:
+                estimate = predict_candidate(candidate, scenario.costs, scenario.cluster, scenario.network)
+                return self._with_details(_outcome(candidate, estimate), estimate, lists)
+            try:
+                estimate = EqualPipelines(lists, scenario.costs, scenario.cluster, scenario.network).together(1)
+            except UNPREDICTABLE:  # SimPy says why
+                estimate = predict_scenario(scenario)
+            return _outcome(candidate, estimate)
+        except UNPREDICTABLE as error:
+            return Outcome(candidate, reason=str(error))
+
+    def detailed(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with the parts of its time, its sent bytes, and its pace if its own run shows it."""
+        if outcome.seconds is None or outcome.parts is not None:
+            return outcome
+        lists, scenario = self._scenario(outcome.setting)
+        timeline = simulate_arrays(lists, scenario.costs, scenario.cluster, network=scenario.network)
+        return self._with_details(outcome, Estimate(Meaning.ITERATION, outcome.seconds, {}, timeline=timeline), lists)
+
+    def in_detail(self, bounded: BoundedSetting) -> BoundedSetting:
+        """Return a ranked candidate with the parts of its time."""
+        assert bounded.outcome is not None, "it is ranked"
+        return replace(bounded, outcome=self.detailed(bounded.outcome))
+
+    def at_pace(self, bounded: BoundedSetting) -> BoundedSetting:
+        """Return a ranked candidate with its steady-state time, if short runs show it."""
+        outcome, candidate, request = bounded.outcome, bounded.setting, self._request
+        assert outcome is not None, "it is ranked"
+        if outcome.steady_s_per_microbatch is not None:
+            return bounded
+        costs = self._costs(candidate)
+
+        def lists(times: int) -> Schedule:
+            steps = times * steps_of(candidate)
+            return candidate.schedule_spec().run(steps).lists(steps).held()
+
+        def scenario() -> Scenario:
+            return Scenario(lists(1), costs, request.cluster, request.network)
+
+        longer = lists if candidate.is_asynchronous else None
+        pace = settled_pace(scenario, num_cells(candidate), MOST_CELLS, longer)
+        return replace(bounded, outcome=outcome.at_pace(pace))
+
+    def with_fastest_cut(self, bounded: BoundedSetting) -> BoundedSetting:
+        """Return a candidate that is ranked with the fastest cut that a short search finds, if it is faster."""
+        candidate, request = bounded.setting, self._request
+        assert bounded.outcome is not None, "it is ranked"
+        try:
+            partition = self.cuts.fastest(candidate, lists_of_copy(candidate), request.cluster, request.network)
+        except UNPREDICTABLE:
+            return bounded
+        cut = replace(candidate, partition=partition)
+        if cut == candidate or (request.refusal is not None and request.refusal(cut) is not None):
+            return bounded
+        outcome = self.weigh(cut)
+        is_faster = outcome.fits and outcome.throughput > bounded.outcome.throughput
+        return replace(bounded, outcome=outcome) if is_faster else bounded
+
+    def _with_copy(self, bounded: BoundedSetting) -> BoundedSetting:
+        candidate, request = bounded.setting, self._request
+        try:
+            copy = bound_single_copy(candidate, self._costs(candidate), request.cluster, self._bounds, request.network)
+        except UNPREDICTABLE as error:
+            return replace(bounded, cost=math.inf, outcome=Outcome(candidate, reason=str(error)))
+        if copy.over_memory is not None:
+            return replace(bounded, cost=math.inf, outcome=_too_large(candidate, copy))
+        return replace(bounded, cost=max(bounded.cost, copy.seconds / candidate.samples_per_step), num_refined=1)
+
+    def _with_details(self, outcome: Outcome, estimate: Estimate, lists: Schedule) -> Outcome:
+        candidate, timeline, request = outcome.setting, estimate.timeline, self._request
+        assert timeline is not None, "of one pipeline there always is one"
+        steps, uses = steps_of(candidate), usage(timeline)
+        if candidate.is_asynchronous:
+            num_microbatches = candidate.samples_per_step // candidate.size
+            pace = estimate.pace(num_microbatches) if estimate.precision is Precision.EXACT else None
+        else:
+            pace = shown_pace(candidate, lists, timeline, request.cluster, request.network)
+        return replace(
+            outcome,
+            sent_bytes=communication_volume(lists, self._costs(candidate)).num_bytes // steps,
+            parts=time_parts(timeline, uses, estimate.seconds, steps),
+            bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
+        ).at_pace(pace)
+
+    def _scenario(self, candidate: Setting) -> tuple[Schedule, Scenario]:
+        """Return the lowered lists of a candidate, and the scenario that predicts it."""
+        lists, request = lists_of_candidate(candidate), self._request
+        return lists, Scenario(lists, self._costs(candidate), request.cluster, request.network)
+
+    def _costs(self, candidate: Setting) -> StageCosts:
+        return self.cuts.costs_of(candidate)
+
+
+def _outcome(candidate: Setting, estimate: Estimate) -> Outcome:
+    return Outcome(
+        candidate,
+        estimate.seconds,
+        max(estimate.peak_bytes.values(), default=0),
+        over_memory_reason(estimate.over_memory),
+        device_bytes=tuple(num_bytes for _, num_bytes in sorted(estimate.peak_bytes.items())),
+        staleness=staleness_of(candidate) if candidate.is_asynchronous else 0,
+    )
+
+
+def _too_large(candidate: Setting, least: Estimate) -> Outcome:
+    """Refuse a candidate that exceeds memory even by a lower bound."""
+    num_bytes = max(least.peak_bytes.values())
+    return Outcome(candidate, None, num_bytes, over_memory_reason(least.over_memory), device_bytes=(num_bytes,))
