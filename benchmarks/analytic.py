@@ -20,7 +20,7 @@ from report import arguments_of, show
 import pipesched
 from pipesched import Profile, Schedule
 from pipesched.profiles.clusters import of_nodes
-from pipesched.profiles.costs import GptShape, stage_cost
+from pipesched.profiles.costs import GptShape
 from pipesched.profiles.io import load_gpu, load_machine
 from pipesched.schedules.transforms import recompute
 from pipesched.workflows.simulating import Simulation
@@ -142,7 +142,7 @@ def passes() -> Iterator[Row]:
     """Yield the passes of the zero-bubble paper, of a stage in the middle."""
     for (name, num_microbatches), published_ms in PASSES.items():
         shape, stages, samples = ZERO_BUBBLE[name]
-        cost = stage_cost(estimated(shape, samples), 1, 1 + (shape.layers + 2) // stages, samples)
+        cost = estimated(shape, samples).cost_of_layers(1, 1 + (shape.layers + 2) // stages, samples)
         assert cost.backward_input_s is not None
         assert cost.backward_weight_s is not None
         pass_s = cost.forward_s, cost.backward_input_s, cost.backward_weight_s
@@ -165,7 +165,7 @@ def layers() -> Iterator[Row]:
     """Yield the passes of a layer that eight GPUs share."""
     shape = RECOMPUTING["22B"][0]
     for what, (how, forward_ms, backward_ms) in LAYER_MS.items():
-        cost = stage_cost(estimated(shape, 4, 8, **how), 1, 2, 4)
+        cost = estimated(shape, 4, 8, **how).cost_of_layers(1, 2, 4)
         assert cost.backward_s is not None
         yield Row(f"{what}, F", forward_ms / 1e3, cost.forward_s)
         yield Row(f"{what}, B", backward_ms / 1e3, cost.backward_s)

@@ -31,8 +31,6 @@ from pipesched.profiles.costs import (
     LayerMeasurement,
     Profile,
     Provenance,
-    costs_of_stages,
-    layer_seconds,
 )
 from pipesched.profiles.io import load_machine
 from pipesched.profiles.partitioning import balanced_partition
@@ -229,7 +227,7 @@ class Case:
         """Return those of the two stages per device, balanced by time."""
         size = self.microbatch_size(layout)
         profile = computed_profile("", self.layers, size, self.share * PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S)
-        costs = costs_of_stages(profile, balanced_partition(layer_seconds(profile, size), 2 * layout.depth), size)
+        costs = profile.costs_of_layers(balanced_partition(profile.seconds_of_layers(size), 2 * layout.depth), size)
         return replace(costs, compression=COMPRESSION if self.compressed else None)
 
     def throughput(self, layout: Layout, steps: int = 4) -> float:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.properties import FEW, QUICK
 
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(QUICK, settings.get_profile("patient"), max_examples=FEW)
 
 TESTS = Path(__file__).parent

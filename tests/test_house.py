@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ HEAVY = ("simpy", "torch", "numba", "scipy", "pandas", "matplotlib", "pydantic",
 COMMAND_LINE = "pipesched.cli"
 NO_NOUNS = {"found", "each", "one", "mine", "theirs", "ours"}
 """What no variable, argument or function is called: it says nothing of the thing."""
+GIVEN = re.compile(rf"\b(?:{'|'.join(NO_NOUNS)})\s*(?:[](),:=]|in\b|for\b|[-+*/|]=)")
+"""How such a name looks where it is given; text may look so, too, and code decides."""
 
 
 def files(*roots: Path) -> Iterator[Path]:
@@ -35,6 +38,11 @@ def files(*roots: Path) -> Iterator[Path]:
 @cache
 def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def import_nodes(file: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(parsed(file)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def module_name(file: Path) -> str:
@@ -71,7 +79,7 @@ def home(module: str, name: str) -> str:
 
 def imports(file: Path) -> Iterator[str]:
     """Yield every module of ours that `file` imports: at its top, in functions, and for types alone."""
-    for node in ast.walk(parsed(file)):
+    for node in import_nodes(file):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pipesched":
             yield from (home(node.module, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
@@ -158,28 +166,31 @@ def test_a_module_is_imported_through_its_room():
     """Names of another room come from the room, so that it can change inside."""
     for name, file in MODULES.items():
         own_room = name.rsplit(".", 1)[0]
-        for node in ast.walk(parsed(file)):
+        for node in import_nodes(file):
             if isinstance(node, ast.ImportFrom) and node.module in MODULES and node.module not in ROOMS:
                 is_inside = node.module.rsplit(".", 1)[0] == own_room
                 assert is_inside or name.startswith(("pipesched.__main__", COMMAND_LINE)), (name, node.module)
 
 
+LIGHT = """
+import pipesched
+from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.schedules import Schedule, Timeline
+from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.io import load_profile, load_stage_costs
+from pipesched.profiles.partitioning import balanced_partition
+from pipesched.executor import ExecutionError
+from pipesched.simulator.search import Setting
+from pipesched.simulator.analysis import Comparison, Metrics, compare_timelines
+from pipesched.simulator.views import text_gantt, to_trace
+import pipesched.simulator.views.staleness_figure
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import pipesched",
-        "from pipesched.simulator import NetworkOptions, SimulationError",
-        "from pipesched.schedules import Schedule, Timeline",
-        "from pipesched.profiles.costs import StageCosts",
-        "from pipesched.profiles.clusters import Cluster",
-        "from pipesched.executor import ExecutionError",
-        "from pipesched.simulator.search import Setting",
-        "from pipesched.simulator.analysis import Comparison, Metrics",
-    ],
-)
-def test_a_value_type_loads_no_engine(line):
-    code = f"{line}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+def test_value_types_readers_and_charts_for_the_terminal_load_no_engine():
+    code = f"{LIGHT}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(run([sys.executable, "-P", "-c", code]).stdout)
     assert Counter(name for name in loaded if name in HEAVY) == {}
     engines = ("pipesched.simulator.engine.", "pipesched.simulator.fast.")
@@ -198,4 +209,5 @@ def names_given(file: Path) -> Iterator[tuple[int, str]]:
 def test_what_holds_a_result_is_called_by_a_noun():
     top = PACKAGE.parent
     code = [*MODULES.values(), *files(top / "benchmarks", top / "docs", top / "tests")]
+    code = [file for file in code if GIVEN.search(file.read_text(encoding="utf-8"))]
     assert [f"{file}:{line} {name}" for file in code for line, name in names_given(file) if name in NO_NOUNS] == []

@@ -10,7 +10,6 @@ from gpu_rows.card import Card
 from gpu_rows.model_runs import profiled, settings_of, streamed
 from gpu_rows.row import Row
 from pipesched.executor.launch import RunSpec
-from pipesched.profiles.costs import costs_of_stages
 from pipesched.schedules import Schedule
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.search import Setting
@@ -32,7 +31,7 @@ def lines(card: Card) -> Iterator[str]:
     whole = ((0, len(profile.layers)),)
     yield f"`{model}`, batches of {batch} samples, one stage on one device. Utilisation, by micro-batch size:"
     yield ", ".join(
-        f"{size}: {costs_of_stages(profile, whole, size).stages[0].utilisation:.2f}" for size in sizes
+        f"{size}: {profile.costs_of_layers(whole, size).stages[0].utilisation:.2f}" for size in sizes
     ) + "."  # fmt: skip
     yield ""
     yield "| M, N | predicted | measured | error |"

@@ -17,9 +17,6 @@ from .layer_graph import LayerGraph as LayerGraph
 from .layer_profile import LayerCost as LayerCost
 from .layer_profile import LayerWork as LayerWork
 from .layer_profile import Profile as Profile
-from .layer_profile import costs_of_stages as costs_of_stages
-from .layer_profile import layer_seconds as layer_seconds
-from .layer_profile import stage_cost as stage_cost
 from .measurement import LayerMeasurement as LayerMeasurement
 from .measurement import LayerSplit as LayerSplit
 from .provenance import UNSAID as UNSAID

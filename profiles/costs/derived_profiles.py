@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs.given_costs import LayerCosts
-from pipesched.profiles.costs.layer_profile import LayerCost, LayerWork, Profile, stage_cost
+from pipesched.profiles.costs.layer_profile import LayerCost, LayerWork, Profile
 from pipesched.profiles.costs.measurement import HAS_PARAMETERS, LayerMeasurement, LayerSplit
 from pipesched.profiles.costs.provenance import UNSAID
 from pipesched.profiles.costs.single_stage import StageCost
 from pipesched.profiles.costs.stage_costs import StageCosts
 from pipesched.schedules import Yardstick
+
+_RecordT = TypeVar("_RecordT", LayerCost, LayerMeasurement, LayerSplit)
 
 
 def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes: Collection[int] = ()) -> Profile:
@@ -125,17 +127,6 @@ def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasureme
     return _with_split(measured, cost.backward_input_s, cost.backward_weight_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Factors:
-    """The ratio of measured to profiled seconds, for each kind of work of a stage."""
-
-    forward: float
-    backward: float
-    input: float
-    weight: float
-    step: float
-
-
 def fitted_profile(
     profile: Profile, bounds: Sequence[tuple[int, int]], stages: Sequence[StageCost], microbatch_size: int
 ) -> Profile:
@@ -152,31 +143,36 @@ def fitted_profile(
     """
     layers: list[LayerCost] = []
     for (first, last), measured in zip(bounds, stages, strict=True):
-        profiled = stage_cost(profile, first, last, microbatch_size)
-        factors = _factors(measured, profiled)
+        profiled = profile.cost_of_layers(first, last, microbatch_size)
+        backward = _ratio(measured.whole_backward_s, profiled.backward_s, 1.0)
+        factors = {
+            "forward_s": _ratio(measured.forward_s, profiled.forward_s, 1.0),
+            "backward_s": backward,
+            "backward_input_s": _ratio(measured.backward_input_s, profiled.backward_input_s, backward),
+            "backward_weight_s": _ratio(measured.backward_weight_s, profiled.backward_weight_s, backward),
+            "step_s": _ratio(measured.step_s, profiled.step_s, 1.0),
+        }
         of_stage = [_scaled(layer, factors) for layer in profile.layers[first:last]]
         layers += of_stage if profiled.step_s else _stepped(of_stage, measured.step_s)
     return replace(profile, layers=tuple(layers))
-
-
-def _factors(measured: StageCost, profiled: StageCost) -> _Factors:
-    backward = _ratio(measured.whole_backward_s, profiled.backward_s, 1.0)
-    return _Factors(
-        forward=_ratio(measured.forward_s, profiled.forward_s, 1.0),
-        backward=backward,
-        input=_ratio(measured.backward_input_s, profiled.backward_input_s, backward),
-        weight=_ratio(measured.backward_weight_s, profiled.backward_weight_s, backward),
-        step=_ratio(measured.step_s, profiled.step_s, 1.0),
-    )
 
 
 def _ratio(measured_s: float | None, profiled_s: float | None, otherwise: float) -> float:
     return measured_s / profiled_s if measured_s is not None and profiled_s else otherwise
 
 
-def _scaled(layer: LayerCost, factors: _Factors) -> LayerCost:
-    measurements = tuple(_scaled_measurement(measurement, factors) for measurement in layer.measurements)
-    return replace(layer, step_s=layer.step_s * factors.step, measurements=measurements)
+def _scaled(record: _RecordT, factors: Mapping[str, float]) -> _RecordT:
+    """Return a layer, a measurement or a split with its seconds times their factors, also inside."""
+    scaled: dict[str, Any] = {}
+    for name in (field.name for field in fields(record)):
+        value = getattr(record, name)
+        if name in factors:
+            scaled[name] = value * factors[name]
+        elif name == "measurements":
+            scaled[name] = tuple(_scaled(measurement, factors) for measurement in value)
+        elif name == "split" and value is not None:
+            scaled[name] = _scaled(value, factors)
+    return replace(record, **scaled)
 
 
 def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
@@ -191,21 +187,6 @@ def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
     return [
         replace(layer, step_s=step_s * weight / sum(weights)) for layer, weight in zip(layers, weights, strict=True)
     ]
-
-
-def _scaled_measurement(measurement: LayerMeasurement, factors: _Factors) -> LayerMeasurement:
-    split = measurement.split
-    return replace(
-        measurement,
-        forward_s=measurement.forward_s * factors.forward,
-        backward_s=measurement.backward_s * factors.backward,
-        split=split
-        and replace(
-            split,
-            backward_input_s=split.backward_input_s * factors.input,
-            backward_weight_s=split.backward_weight_s * factors.weight,
-        ),
-    )
 
 
 def median_profile(*profiles: Profile) -> Profile:

@@ -36,26 +36,23 @@ class LayerCosts(CostSource):
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The costs of the layers."""
         return {"layers": self.layers}
 
     @property
     def num_layers(self) -> int:
-        """The number of layers."""
         return len(self.layers)
 
     @property
     def weights_of_layers(self) -> tuple[int, ...]:
-        """Bytes of the weights of every layer."""
         return tuple(layer.weight_bytes for layer in self.layers)
 
     def seconds_of_layers(self, microbatch_size: int | None = None) -> tuple[float, ...]:
-        """Return forward plus backward of every layer [s]."""
         del microbatch_size
         return tuple(layer.both_s for layer in self.layers)
 
-    def cost_of_layers(self, first: int, last: int, microbatch_size: int | None, num_sharing: int) -> StageCost:
-        """Return the cost of layers `first` to `last` (exclusive) as one stage."""
+    def cost_of_layers(
+        self, first: int, last: int, microbatch_size: int | None = None, num_sharing: int = 1
+    ) -> StageCost:
         del microbatch_size, num_sharing
         return added_up(self.layers[first:last])
 
@@ -63,11 +60,6 @@ class LayerCosts(CostSource):
         self, bounds: Sequence[tuple[int, int]], microbatch_size: int | None = None, num_sharing: int = 1
     ) -> StageCosts:
         """Return the costs of the stages: the sums over their layers; a stage has the output of its last layer.
-
-        Args:
-            bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
-            microbatch_size: Ignored: the costs are of one size.
-            num_sharing: Ignored: sharing has no price.
 
         Raises:
             ProfileError: The bounds are of another number of layers.
@@ -110,12 +102,10 @@ class DeviceCost(CostSource):
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The cost of the device."""
         return {"stages": (self,)}
 
     @property
     def device_seconds(self) -> Mapping[str, float]:
-        """The given seconds of F, B, I and W."""
         seconds = {"F": self.forward_s, "B": self.backward_s, "I": self.backward_input_s, "W": self.backward_weight_s}
         return {phase: phase_s for phase, phase_s in seconds.items() if phase_s is not None}
 

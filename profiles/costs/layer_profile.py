@@ -2,7 +2,7 @@
 
 Bytes are counted by storage, because autograd keeps storages. Neighbours often keep the same storage: the output of a
 ReLU is the input of the next linear layer. So each layer records which of its two boundary tensors it keeps and the
-bytes that it keeps besides, and `costs_of_stages` counts a storage once.
+bytes that it keeps besides, and `Profile.costs_of_layers` counts a storage once.
 """
 
 from __future__ import annotations
@@ -86,36 +86,31 @@ class Profile(CostSource):
     sharing: tuple[SharingPrice, ...] = ()
     graph: LayerGraph | None = field(default=None, compare=False)
 
+    is_measured: ClassVar[bool] = True
+
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:
         """The measured sizes, rising."""
         return tuple(measurement.microbatch_size for measurement in self.layers[0].measurements)
 
-    is_measured: ClassVar[bool] = True
-
     @property
     def num_layers(self) -> int:
-        """The number of layers."""
         return len(self.layers)
 
     @property
     def weights_of_layers(self) -> tuple[int, ...]:
-        """Bytes of the weights of every layer."""
         return tuple(layer.weight_bytes for layer in self.layers)
 
     @property
     def model_name(self) -> str:
-        """The name of the model."""
         return self.model
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element of an activation."""
         return element_bytes(self.provenance.dtype)
 
     @property
     def gpus_per_device(self) -> int:
-        """The number of GPUs that share every layer, and are one device."""
         return self.provenance.execution.tensor_parallel
 
     @property
@@ -125,23 +120,64 @@ class Profile(CostSource):
 
     @property
     def yardstick(self) -> Yardstick | None:
-        """The speed of the machine during the measurement, or None if unknown."""
         return self.provenance.yardstick
 
     def seconds_of_layers(self, microbatch_size: int | None = None) -> tuple[float, ...]:
-        """Return forward plus backward of every layer [s]."""
-        return layer_seconds(self, microbatch_size or self.microbatch_sizes[0])
+        lower, upper, share = _around(self, microbatch_size)
+        ends = [(layer.measurements[lower], layer.measurements[upper]) for layer in self.layers]
+        return tuple(
+            _line(low.forward_s, high.forward_s, share) + _line(low.backward_s, high.backward_s, share)
+            for low, high in ends
+        )
 
-    def cost_of_layers(self, first: int, last: int, microbatch_size: int | None, num_sharing: int) -> StageCost:
-        """Return the cost of layers `first` to `last` (exclusive) as one stage, slowed by ranks of its device."""
-        cost = stage_cost(self, first, last, microbatch_size or self.microbatch_sizes[0])
+    def cost_of_layers(
+        self, first: int, last: int, microbatch_size: int | None = None, num_sharing: int = 1
+    ) -> StageCost:
+        """Return the cost of layers `first` to `last` (exclusive) as one stage; see `costs_of_layers`.
+
+        Its utilisation of an accelerator is its throughput over the best throughput at any measured size. The rest of
+        the accelerator is available to others. If the accelerator waits for the host, the utilisation is the share of
+        the host, which launches all work. The utilisation of a CPU core is 1.
+
+        Raises:
+            ProfileError: The size is outside the measured ones.
+        """
+        lower, upper, share = _around(self, microbatch_size)
+        layers = self.layers[first:last]
+        cost = _stage_cost(layers, lower, is_first=first == 0)
+        if upper != lower:
+            cost = _between(cost, _stage_cost(layers, upper, is_first=first == 0), share)
+        best = _best_throughput(layers) if self.provenance.kind == "cuda" else 0.0
+        if best and cost.both_s:
+            low_s, high_s = (sum(layer.measurements[at].launch_s or 0.0 for layer in layers) for at in (lower, upper))
+            size = self.microbatch_sizes[0] if microbatch_size is None else microbatch_size
+            share_used = max(_throughput(size, cost.both_s) / best, _line(low_s, high_s, share) / cost.both_s)
+            cost = replace(cost, utilisation=min(1.0, share_used))
         return cost.slowed(price_among(self.sharing, num_sharing))
 
     def costs_of_layers(
         self, bounds: Sequence[tuple[int, int]], microbatch_size: int | None = None, num_sharing: int = 1
     ) -> StageCosts:
-        """Return the costs of stages, as `costs_of_stages` does."""
-        return costs_of_stages(self, bounds, microbatch_size or self.microbatch_sizes[0], num_sharing)
+        """Sum the layers of each stage, linearly interpolated between the measured sizes around `microbatch_size`.
+
+        Args:
+            bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
+            microbatch_size: Samples, between the smallest and the largest measured (default: the smallest).
+            num_sharing: Ranks on each device; their work is slowed by the sharing price of the profile.
+
+        Raises:
+            ProfileError: The size is outside the measured ones, or the bounds do not cover the layers.
+        """
+        _check_bounds(self, bounds)
+        size = self.microbatch_sizes[0] if microbatch_size is None else microbatch_size
+        stages = tuple(self.cost_of_layers(first, last, size, num_sharing) for first, last in bounds)
+        origin = f"profile of {self.model} on {self.provenance.device}"
+        if any(layer.work is None for layer in self.layers):
+            origin += ", without copies of weights"
+        price = price_among(self.sharing, num_sharing)
+        if price != 1:
+            origin += f", {price:.3g} times as long where {num_sharing} share a core"
+        return StageCosts(stages, size, origin, advice=_ADVICE if self.provenance.repeats else _TABLE_ADVICE)
 
     def covers(self, microbatch_size: int) -> bool:
         """Return whether a micro-batch size is covered: it was measured, or a smaller and a larger size were."""
@@ -168,71 +204,6 @@ class Profile(CostSource):
         return replace(self, layers=tuple(layers), graph=graph)
 
 
-def costs_of_stages(
-    profile: Profile, bounds: Sequence[tuple[int, int]], microbatch_size: int, num_sharing: int = 1
-) -> StageCosts:
-    """Sum the layers of each stage, linearly interpolated between the measured sizes around `microbatch_size`.
-
-    Args:
-        profile: Profile of the whole model.
-        bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
-        microbatch_size: Samples, between the smallest and the largest measured.
-        num_sharing: Ranks on each device; their work is slowed by the sharing price of the profile.
-
-    Raises:
-        ProfileError: The size is outside the measured ones, or the bounds do not cover the layers.
-    """
-    _check_bounds(profile, bounds)
-    price = price_among(profile.sharing, num_sharing)
-    stages = tuple(stage_cost(profile, first, last, microbatch_size).slowed(price) for first, last in bounds)
-    origin = f"profile of {profile.model} on {profile.provenance.device}"
-    if any(layer.work is None for layer in profile.layers):
-        origin += ", without copies of weights"
-    if price != 1:
-        origin += f", {price:.3g} times as long where {num_sharing} share a core"
-    return StageCosts(
-        stages, microbatch_size, origin, advice=_TABLE_ADVICE if not profile.provenance.repeats else _ADVICE
-    )
-
-
-def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) -> StageCost:
-    """Return the cost of layers `first` to `last` (exclusive) as one stage; see `costs_of_stages`.
-
-    Its utilisation of an accelerator is its throughput over the best throughput at any measured size. The rest of the
-    accelerator is available to others. If the accelerator waits for the host, the utilisation is the share of the host,
-    which launches all work. The utilisation of a CPU core is 1.
-
-    Raises:
-        ProfileError: The size is outside the measured ones.
-    """
-    lower, upper, share = _around(profile, microbatch_size)
-    layers = profile.layers[first:last]
-    cost = _stage_cost(layers, lower, is_first=first == 0)
-    if upper != lower:
-        cost = _between(cost, _stage_cost(layers, upper, is_first=first == 0), share)
-    best = _best_throughput(layers) if profile.provenance.kind == "cuda" else 0.0
-    if not best or not cost.both_s:
-        return cost
-    low_s, high_s = (sum(layer.measurements[at].launch_s or 0.0 for layer in layers) for at in (lower, upper))
-    launch_s = _line(low_s, high_s, share)
-    share_used = max(_throughput(microbatch_size, cost.both_s) / best, launch_s / cost.both_s)
-    return replace(cost, utilisation=min(1.0, share_used))
-
-
-def layer_seconds(profile: Profile, microbatch_size: int) -> tuple[float, ...]:
-    """Return forward plus backward of every layer [s], for `balanced_partition`.
-
-    Raises:
-        ProfileError: The size is outside the measured ones.
-    """
-    lower, upper, share = _around(profile, microbatch_size)
-    ends = [(layer.measurements[lower], layer.measurements[upper]) for layer in profile.layers]
-    return tuple(
-        _line(low.forward_s, high.forward_s, share) + _line(low.backward_s, high.backward_s, share)
-        for low, high in ends
-    )
-
-
 def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
     num_layers = len(profile.layers)
     if len(bounds) > num_layers:
@@ -256,8 +227,10 @@ def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
         )
 
 
-def _around(profile: Profile, microbatch_size: int) -> tuple[int, int, float]:
-    """Return the indices of the measured sizes around a size, and its relative position between them."""
+def _around(profile: Profile, microbatch_size: int | None) -> tuple[int, int, float]:
+    """Return the indices of the measured sizes around a size (default: the smallest), and its place between them."""
+    if microbatch_size is None:
+        return 0, 0, 0.0
     if not profile.covers(microbatch_size):
         sizes = profile.microbatch_sizes
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"

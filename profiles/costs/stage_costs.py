@@ -123,7 +123,9 @@ class CostSource:
         """
         raise NotImplementedError
 
-    def cost_of_layers(self, first: int, last: int, microbatch_size: int | None, num_sharing: int) -> StageCost:
+    def cost_of_layers(
+        self, first: int, last: int, microbatch_size: int | None = None, num_sharing: int = 1
+    ) -> StageCost:
         """Return the cost of layers `first` to `last` (exclusive) as one stage, as in `costs_of_layers`."""
         raise NotImplementedError
 
@@ -243,7 +245,6 @@ class StageCosts(CostSource):
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The costs of the stages."""
         return {"stages": self.stages}
 
     def stage_costs(

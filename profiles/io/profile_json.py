@@ -40,6 +40,7 @@ from pipesched.profiles.io.validation import (
     YardstickRecord,
     falling,
     parse_record,
+    version_faults,
 )
 
 _ADVICE = "correct it, or measure the profile again"
@@ -183,13 +184,7 @@ def _version_faults(record: _Profile) -> list[str]:
     named.append(("provenance", record.provenance, "execution", 6))
     named.append(("provenance", record.provenance, "yardstick", 7))
     named += [("profile", record, "variation", 4), ("profile", record, "sharing", 5)]
-    faults = []
-    for place, part, name, since in named:
-        expected = record.version >= since
-        if (name in part.model_fields_set) != expected:
-            got, wanted = ("no", "one, or null,") if expected else ("an" if name[0] in "aeiou" else "a", "none")
-            faults.append(f"{place}: got {got} {name}, expected {wanted} in version {record.version}")
-    return faults
+    return version_faults(record.version, named)
 
 
 def _falling(record: _Profile) -> list[str]:

@@ -31,6 +31,7 @@ from pipesched.profiles.io.validation import (
     VariationRecord,
     YardstickRecord,
     parse_record,
+    version_faults,
 )
 
 _ADVICE = "correct it, or make it again with pipesched.costs_from_runs"
@@ -150,9 +151,6 @@ def _faults(record: _RunCosts) -> list[str]:
     ]
     if record.variation is not None:
         faults += record.variation.faults("variation")
-    for name, since in (("variation", 2), ("yardstick", 3)):
-        expected = record.version >= since
-        if (name in record.model_fields_set) != expected:
-            got, wanted = ("no", "one, or null,") if expected else ("a", "none")
-            faults.append(f"costs: got {got} {name}, expected {wanted} in version {record.version}")
-    return faults
+    return faults + version_faults(
+        record.version, [("costs", record, "variation", 2), ("costs", record, "yardstick", 3)]
+    )

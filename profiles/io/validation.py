@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -76,6 +76,22 @@ def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
     except ValidationError as error:
         raise ProfileError(f"{file}: {one_line(_told(error, text))}; {advice}") from error
     return record
+
+
+def version_faults(version: int, named: Iterable[tuple[str, Record, str, int]]) -> list[str]:
+    """Return the fields that belong to a later version than a file, and the missing fields of its own version.
+
+    Args:
+        version: Version of the file.
+        named: (place, record, field, first version with the field).
+    """
+    faults = []
+    for place, record, name, since in named:
+        expected = version >= since
+        if (name in record.model_fields_set) != expected:
+            got, wanted = ("no", "one, or null,") if expected else ("an" if name[0] in "aeiou" else "a", "none")
+            faults.append(f"{place}: got {got} {name}, expected {wanted} in version {version}")
+    return faults
 
 
 _GOT = {

@@ -41,42 +41,34 @@ def text_bytes(file: str = "") -> Tensor:
     return torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)
 
 
-def crops(num_samples: int, length: int, seed: int, file: str = "") -> Tensor:
-    """Return `num_samples` random crops of the training text, shape (num_samples, length), int64.
+def crops(num_samples: int, length: int, seed: int, file: str = "", *, is_held_out: bool = False) -> Tensor:
+    """Return random crops of the training text, or of the held-out text, shape (num_samples, length), int64.
 
     Raises:
         ProfileError: The text cannot be read, or is too short.
     """
     text = text_bytes(file)
-    return _crops(text[: _num_trained(text, length, file)], num_samples, length, seed)
+    num_trained = _num_trained(text, length, file)
+    part = text[num_trained:] if is_held_out else text[:num_trained]
+    starts = torch.randint(len(part) - length, (num_samples, 1), generator=torch.Generator().manual_seed(seed))
+    return part[starts + torch.arange(length)].long()
 
 
-def held_out_crops(num_samples: int, length: int, file: str = "") -> Tensor:
-    """Return `num_samples` crops of the held-out text, always the same, shape (num_samples, length), int64.
-
-    Raises:
-        ProfileError: The text cannot be read, or is too short.
-    """
-    text = text_bytes(file)
-    return _crops(text[_num_trained(text, length, file) :], num_samples, length, seed=0)
-
-
-def next_bytes(context: int, file: str, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+def next_bytes(
+    context: int, file: str, num_samples: int, seed: int, *, is_held_out: bool = False
+) -> tuple[Tensor, Tensor]:
     """Return a language model's inputs and targets: bytes, and the next byte of each; both (samples, context).
 
     Raises:
         ProfileError: The text cannot be read, or is too short.
     """
-    return _shifted(crops(num_samples, context + 1, seed, file))
+    tokens = crops(num_samples, context + 1, seed, file, is_held_out=is_held_out)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def held_out_next_bytes(context: int, file: str) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets as in `next_bytes`, from the held-out text, always the same.
-
-    Raises:
-        ProfileError: The text cannot be read, or is too short.
-    """
-    return _shifted(held_out_crops(_NUM_HELD_OUT, context + 1, file))
+    """Return inputs and targets as in `next_bytes`, from the held-out text, always the same."""
+    return next_bytes(context, file, _NUM_HELD_OUT, seed=0, is_held_out=True)
 
 
 def next_byte_loss(scores_btv: Tensor, targets_bt: Tensor) -> Tensor:
@@ -95,11 +87,6 @@ def _content(file: str) -> bytes:
         raise ProfileError(f"text {error}") from error
 
 
-def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each token and the next token."""
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-
 def _num_trained(text: Tensor, length: int, file: str) -> int:
     held_out = max(length + 1, len(text) // _HELD_OUT)
     if len(text) < 2 * held_out:
@@ -108,9 +95,3 @@ def _num_trained(text: Tensor, length: int, file: str) -> int:
             f"of {length} bytes; use a longer text or a shorter context"
         )
     return len(text) - held_out
-
-
-def _crops(text: Tensor, num_samples: int, length: int, seed: int) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(text) - length, (num_samples, 1), generator=random)
-    return text[starts + torch.arange(length)].long()

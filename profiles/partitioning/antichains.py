@@ -84,20 +84,19 @@ def has_too_many_prefixes(costs: CostSource) -> bool:
     return costs.graph is not None and not _prefixes(costs.graph, _counting(costs)).are_all
 
 
-def arranged(costs: CostsT, num_stages: int, speeds: Sequence[float] | None = None) -> CostsT:
+def arranged(costs: CostsT, num_stages: int) -> CostsT:
     """Return costs with their layers in the order of the graph's best cut: the cut with the fastest slowest stage.
 
     Args:
         costs: Costs of a chain, which are returned unchanged, or of a graph.
         num_stages: At least 1.
-        speeds: Speed of the device of each stage (default: all 1).
     """
-    order = arranged_order(costs, num_stages, speeds)
+    order = arranged_order(costs, num_stages)
     return costs if order == (*range(costs.num_layers),) else costs.in_order(order, num_stages)
 
 
 def arranged_order(costs: CostSource, num_stages: int, speeds: Sequence[float] | None = None) -> tuple[int, ...]:
-    """Return the layers of costs in the order that `arranged` gives them."""
+    """Return the layers in the order that `arranged` gives them, for devices of these speeds (default: all 1)."""
     prefixes = prefixes_of(costs)
     is_arranged = costs.graph is not None and costs.graph.arranged_for == num_stages
     if prefixes is None or is_arranged or num_stages > costs.num_layers:

@@ -166,9 +166,10 @@ def _cheapest(
         ProfileError: Every partition has an impossible stage.
     """
     begun, num_steps = np.array([0.0] + [math.inf] * num_layers), num_layers * num_layers
-    best = begun.copy()
+    best, is_empty = begun, np.tri(num_layers + 1, dtype=bool)
     for stage in range(num_stages):
-        machine_code.run_loop(add_maximum, table(stage), stage, best, num_steps=num_steps)
+        costs = np.where(is_empty, math.inf, table(stage).reshape(is_empty.shape))
+        best = np.maximum(best[:, None], costs).min(axis=0)
     limit = float(best[-1])
     if not math.isfinite(limit):
         raise ProfileError(
@@ -245,27 +246,11 @@ def _bounds(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(pairwise(accumulate(sizes, initial=0)))
 
 
-def add_maximum(costs: Any, stage: int, best: Any) -> None:
-    """Add a stage to the least possible costs of the costliest stage.
-
-    Args:
-        costs: Costs of the stage by first layer and layer behind the last, n x n numbers.
-        stage: Number of the stage.
-        best: Least cost by layer behind the last of the stages so far, n numbers; to be written.
-    """
-    count = len(best)
-    for end in range(count - 1, -1, -1):  # so that entries before it belong to the stages before
-        least = math.inf
-        for cut in range(stage, end):
-            least = min(least, max(best[cut], costs[cut * count + end]))
-        best[end] = least
-
-
 def add_squares(costs: Any, stage: int, limit: float, best: Any, cuts: Any, large_last: bool) -> None:
     """Add a stage to the least sums of squares of stages, each within a limit.
 
     Args:
-        costs: As `add_maximum` takes them.
+        costs: Costs of the stage by first layer and layer behind the last, n x n numbers.
         stage: The stage's number.
         limit: Largest cost of the stage.
         best: n sums; to be written.

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile, StageCost, layer_seconds, stage_cost
+from pipesched.profiles.costs import Profile, StageCost
 from pipesched.profiles.partitioning.antichains import Prefixes, arranged_order, prefixes_of
 from pipesched.profiles.partitioning.minimax import balanced_partition, cheapest_partition, uniform_partition
 from pipesched.profiles.partitioning.pipedream_partition import (
@@ -163,7 +163,7 @@ def by_time(
         limit = devices[stage].memory_bytes
         return limit is None or held_bytes(cost_of(first, last), num_stages - stage) <= limit
 
-    seconds = layer_seconds(profile, microbatch_size)
+    seconds = profile.seconds_of_layers(microbatch_size)
     try:
         bounds = balanced_partition(seconds, num_stages, speeds, fits if limited else None)
     except ProfileError as error:
@@ -294,7 +294,7 @@ def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
 def _costs(profile: Profile, microbatch_size: int) -> Callable[[int, int], StageCost]:
     @cache
     def cost_of(first: int, last: int) -> StageCost:
-        return stage_cost(profile, first, last, microbatch_size)
+        return profile.cost_of_layers(first, last, microbatch_size)
 
     return cost_of
 

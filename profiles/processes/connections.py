@@ -7,21 +7,13 @@ system's tables, so the owner of the other end can be checked once it exists.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 _ROOT = 0
-
-
-class _Socket(NamedTuple):
-    """A row of the system's tables: addresses in its own format, the user's number, and the file's."""
-
-    local: str
-    remote: str
-    user: int
-    inode: int
+_LOCAL, _REMOTE, _USER, _INODE = 1, 2, 7, 9
+"""Cells of a row of the tables: addresses in the system's format, the number of the user, and of the file."""
 
 
 def open_sockets() -> set[int]:
@@ -55,13 +47,7 @@ def other_owners(rows: Iterable[str], inodes: Collection[int], user: int) -> lis
         inodes: Numbers of sockets.
         user: Number of the user.
     """
-    sockets = list(_read(rows))
-    owners = {(socket.local, socket.remote): socket.user for socket in sockets}
-    ends = ((socket.remote, socket.local) for socket in sockets if socket.inode in inodes)
+    sockets = [row.split() for row in rows]
+    owners = {(cells[_LOCAL], cells[_REMOTE]): int(cells[_USER]) for cells in sockets}
+    ends = ((cells[_REMOTE], cells[_LOCAL]) for cells in sockets if int(cells[_INODE]) in inodes)
     return sorted({owners.get(end, user) for end in ends} - {user, _ROOT})
-
-
-def _read(rows: Iterable[str]) -> Iterator[_Socket]:
-    for row in rows:
-        cells = row.split()
-        yield _Socket(cells[1], cells[2], int(cells[7]), int(cells[9]))

@@ -8,14 +8,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, final
 
 from pipesched.profiles.processes.child_process import end_with
@@ -36,73 +35,61 @@ class WorkerPool:
     """Processes that each do the same work with many items; made by `worker_pool`."""
 
     def __init__(self, num_processes: int, work: Callable[[Any], Any]) -> None:
-        self._most, self._work = num_processes, work
-        self._tasks: SimpleQueue[tuple[Future[list[Any]], Sequence[Any]] | None] = SimpleQueue()
-        self._futures: list[Future[list[Any]]] = []
-        self._workers: list[tuple[SpawnProcess, Thread]] = []
+        self._work = work
+        self._threads = ThreadPoolExecutor(num_processes)  # each thread starts a process, and outlives it (`end_with`)
+        self._own = threading.local()
+        self._workers: list[tuple[SpawnProcess, Connection]] = []
+        self._is_stopped = False
 
     def submit(self, items: Sequence[Any]) -> Future[list[Any]]:
-        """Return the future answers for `items`, from one process; start a process if all are busy.
-
-        Raises:
-            OSError: The process cannot be started.
-        """
-        self._futures = [future for future in self._futures if not future.done()]
-        if len(self._workers) < min(self._most, len(self._futures) + 1):
-            self._start()
-        future: Future[list[Any]] = Future()
-        self._futures.append(future)
-        self._tasks.put((future, items))
-        return future
+        """Return the future answers for `items`, from one process; a process starts if all are busy."""
+        return self._threads.submit(self._answers, items)
 
     def close(self) -> None:
         """Wait for running tasks and cancel the others."""
-        for future in self._futures:
-            future.cancel()
-        for _ in self._workers:
-            self._tasks.put(None)
-        for process, thread in self._workers:
-            thread.join()
+        self._threads.shutdown(cancel_futures=True)
+        for process, connection in self._workers:
+            connection.close()
             process.join()
 
     def stop(self) -> None:
         """End the processes at once; running tasks fail."""
+        self._is_stopped = True
         for process, _ in self._workers:
             process.terminate()
         self.close()
 
-    def _start(self) -> None:
-        """Start a process; the calling thread must outlive it (`end_with`)."""
-        connection, its = Pipe()
-        process = SpawnProcess(target=_work, args=(its, os.getpid()), daemon=True)
-        with its, hold_interrupts():  # the process begins without interrupts
-            process.start()
-        thread = Thread(target=self._serve, args=(process, connection), daemon=True)
-        self._workers.append((process, thread))
-        thread.start()
+    def _answers(self, items: Sequence[Any]) -> list[Any]:
+        """Return the answers of the process of this thread.
 
-    def _serve(self, process: SpawnProcess, connection: Connection) -> None:
-        """Hand tasks to one process until there are no more."""
-        is_new = True
-        with connection:
-            while (task := self._tasks.get()) is not None:
-                future, items = task
-                if not future.set_running_or_notify_cancel():
-                    continue
-                try:
-                    if is_new:
-                        connection.send(self._work)
-                    connection.send(items)
-                    is_new, (error, answers) = False, connection.recv()
-                except (EOFError, OSError):
-                    process.join()
-                    error, answers = _lost(process), []
-                except BaseException as unsendable:  # noqa: BLE001 -- raised where it is waited for
-                    error, answers = unsendable, []
-                if error is None:
-                    future.set_result(answers)
-                else:
-                    future.set_exception(error)
+        Raises:
+            WorkerLostError: The process ended before its work.
+        """
+        process, connection = self._worker()
+        try:
+            connection.send(items)
+            error, answers = connection.recv()
+        except (EOFError, OSError):
+            process.join()
+            raise _lost(process) from None
+        if error is not None:
+            raise error
+        return list(answers)
+
+    def _worker(self) -> tuple[SpawnProcess, Connection]:
+        """Return the process of this thread, started now if it has none."""
+        if not hasattr(self._own, "worker"):
+            connection, its = Pipe()
+            process = SpawnProcess(target=_work, args=(its, os.getpid()), daemon=True)
+            with its, hold_interrupts():  # the process begins without interrupts
+                process.start()
+            self._workers.append((process, connection))
+            if self._is_stopped:
+                process.terminate()
+            connection.send(self._work)
+            self._own.worker = process, connection
+        worker: tuple[SpawnProcess, Connection] = self._own.worker
+        return worker
 
 
 def _lost(process: SpawnProcess) -> WorkerLostError:

@@ -28,9 +28,8 @@ from pipesched.profiles.traces.event_stream import (
     read_events,
     whole_slices,
 )
-from pipesched.profiles.traces.range_patterns import PassName, RangePatterns, family_of
+from pipesched.profiles.traces.range_patterns import RangePatterns, family_of
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
-from pipesched.schedules.ops import Phase, computes
 
 _RANK = re.compile(r"(?:\brank[ _:=#-]*|^(?=\d+\())(\d{1,9})", re.IGNORECASE)
 
@@ -115,7 +114,7 @@ def ranks_of(lanes: TraceLanes, family: Callable[[str], str | None], own_rank: i
 def _members(lanes: TraceLanes, own_rank: int | None) -> dict[Hashable, list[TraceLane]]:
     """Return the lanes with passes of each rank, in order; without any, the lanes with forward ops."""
     traces = lanes.traces
-    with_passes = [lane for lane, trace in traces.items() if any(map(_kinds, trace.ranges))]
+    with_passes = [lane for lane, trace in traces.items() if any(named.passes for named in trace.ranges)]
     with_passes = with_passes or [lane for lane, trace in traces.items() if trace.flow_starts_ns]
     members: defaultdict[Hashable, list[TraceLane]] = defaultdict(list)
     for lane in sorted(with_passes, key=_order):
@@ -147,15 +146,9 @@ def _threads(own: Sequence[TraceLane], traces: Mapping[TraceLane, RankTrace]) ->
 
 def _belong_together(first: RankTrace, second: RankTrace) -> bool:
     """Return whether one thread has the forwards, and the other the backwards, of the same stages."""
-    kinds = [{kind for named in trace.ranges for kind in _kinds(named)} for trace in (first, second)]
+    kinds = [{(part.phase, part.stage) for named in trace.ranges for part in named.passes} for trace in (first, second)]
     phases, stages = ([{kind[place] for kind in own} for own in kinds] for place in (0, 1))
     return stages[0] == stages[1] and not phases[0] & phases[1]
-
-
-def _kinds(named: NamedRange) -> list[tuple[Phase, int | None]]:
-    """Return the phases and stages of a range; empty for a message."""
-    parts = [named.meaning] if isinstance(named.meaning, PassName) else computes(named.meaning)
-    return [(part.phase, part.stage) for part in parts]
 
 
 def _overlap(ranges: Sequence[Sequence[NamedRange]]) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipesched.profiles.traces.range_patterns import PassName
-from pipesched.schedules.ops import Op
+from pipesched.schedules.ops import Compute, Op, computes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +40,11 @@ class NamedRange:
     name: str
     meaning: PassName | Op
     time: Interval
+
+    @property
+    def passes(self) -> Sequence[PassName | Compute]:
+        """The pass in the range, or the two passes of an Overlap; empty for a message and other work."""
+        return [self.meaning] if isinstance(self.meaning, PassName) else computes(self.meaning)
 
 
 def _integers() -> array[int]:

@@ -19,9 +19,9 @@ from statistics import fmean
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.passes import without_nested
-from pipesched.profiles.traces.range_patterns import PassName, microbatch_of, renumbered
+from pipesched.profiles.traces.range_patterns import microbatch_of, renumbered
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
-from pipesched.schedules.ops import Compute, Op, Phase, Recv, computes
+from pipesched.schedules.ops import Op, Phase, Recv, computes
 
 _PAUSE = 0.1
 """Least pause between two steps, as a share of a pass."""
@@ -42,12 +42,8 @@ class Pass:
 
 def passes_of(trace: RankTrace) -> list[Pass]:
     """Return the passes of a rank in order of time."""
-    ranges = without_nested(named for named in trace.ranges if _parts(named))
-    return [Pass(part.phase, part.stage, part.microbatch, named) for named in ranges for part in _parts(named)]
-
-
-def _parts(named: NamedRange) -> Sequence[PassName | Compute]:
-    return [named.meaning] if isinstance(named.meaning, PassName) else computes(named.meaning)
+    ranges = without_nested(named for named in trace.ranges if named.passes)
+    return [Pass(part.phase, part.stage, part.microbatch, named) for named in ranges for part in named.passes]
 
 
 def step_cuts(traces: Sequence[RankTrace], lists: Sequence[Sequence[Op] | None], *, is_chosen: bool) -> list[list[int]]:

@@ -9,7 +9,7 @@ from typing import final
 
 from pipesched.profiles import MessagePrecision, ProfileError, element_bytes
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, Profile, StageCosts, costs_of_stages, stages_of_layers
+from pipesched.profiles.costs import Compression, Profile, StageCosts, stages_of_layers
 from pipesched.profiles.partitioning import (
     RankWork,
     arranged,
@@ -160,7 +160,7 @@ class Cuts:
         if key not in self._layers:
             profile = arranged(self._profile, num_stages)
             bounds = tuple((i, i + 1) for i in range(len(profile.layers)))
-            self._layers[key] = costs_of_stages(profile, bounds, size)
+            self._layers[key] = profile.costs_of_layers(bounds, size)
         return self._layers[key]
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, stages_of_layers
+from pipesched.profiles.costs import Profile, StageCosts, stages_of_layers
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import arranged, cut_layers, is_searched
 from pipesched.schedules import Schedule
@@ -71,7 +71,7 @@ class Problem:
         num_sharing = setting.num_pipelines if self.profile.sharing else 1  # without a price they are the same for all
         size, (profile, bounds) = self.microbatch_size(setting), self._cut(setting)
         key = size, bounds, num_sharing
-        return _made(self.made.costs, key, lambda: costs_of_stages(profile, bounds, size, num_sharing), 256)
+        return _made(self.made.costs, key, lambda: profile.costs_of_layers(bounds, size, num_sharing), 256)
 
     def bounds(self, setting: Setting) -> tuple[tuple[int, int], ...]:
         """Return the layers of each stage: as requested, the fastest cut found, or balanced for several pipelines.

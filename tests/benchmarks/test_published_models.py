@@ -3,7 +3,6 @@
 import pytest
 
 from benchmarks.wpipe import bert, computed_profile, resnext
-from pipesched.profiles.costs import stage_cost
 from pipesched.profiles.io.profile_json import profile_text, read_profile
 
 
@@ -43,7 +42,7 @@ def test_bert_base_has_the_parameters_of_the_published_model():
 def test_seconds_are_flops_by_speed_and_bytes_are_four_per_number():
     layers = bert(2)
     bert_profile = computed_profile("bert", layers, microbatch_size=8, flops_per_s=1e12, step_bytes_per_s=1e9)
-    cost = stage_cost(bert_profile, 1, 3, 8)
+    cost = bert_profile.cost_of_layers(1, 3, 8)
     forward_s = 8 * 2 * layers[1].forward_flops / 1e12
     assert cost.forward_s == pytest.approx(forward_s)
     assert cost.backward_s == pytest.approx(2 * forward_s)

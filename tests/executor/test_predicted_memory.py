@@ -15,7 +15,6 @@ from pipesched.executor.runs import launch, run_local
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.clusters import flat
-from pipesched.profiles.costs import costs_of_stages
 from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules.builders import build
@@ -120,7 +119,7 @@ def test_the_peak_is_within_five_percent_of_what_is_allocated(name, recomputes, 
     recorder.end(sum(stage.resident_bytes() for stage in stages))
     times = [rank.recorder.rows for rank in run.ranks]
     timeline = measured_timeline(run.schedule, times, [()] * schedule.num_ranks)
-    costs = costs_of_stages(profile, run.bounds, SAMPLES)
+    costs = profile.costs_of_layers(run.bounds, SAMPLES)
     predicted = peak_memory(memory(timeline, costs, run.schedule))[0].total_bytes
     assert predicted == pytest.approx(max(recorder.most_bytes()), rel=0.05)
 
@@ -199,7 +198,7 @@ def averaged(num_microbatches, num_pipelines):
 
 def simulated(profile, schedule, size):
     """Return an iteration, with what each device holds, and the costs."""
-    costs = costs_of_stages(profile, even_bounds(len(profile.layers), 2), size)
+    costs = profile.costs_of_layers(even_bounds(len(profile.layers), 2), size)
     timeline = simulate_lists(schedule, costs, flat(2))
     return replace(timeline, memory=memory(timeline, costs, schedule)), costs
 
@@ -241,7 +240,7 @@ def wide():
 def test_each_process_holds_the_copies_that_were_predicted(name, wide):
     """Gradients and the version that a Step keeps are together inside it alone, a predicted copy is inside its op."""
     schedule, size = lower(build(name, D, 8)), 2
-    costs = costs_of_stages(wide, even_bounds(len(wide.layers), schedule.num_stages), size)
+    costs = wide.costs_of_layers(even_bounds(len(wide.layers), schedule.num_stages), size)
     timeline = simulate_lists(schedule, costs, flat(D))
     predicted = peaks(replace(timeline, memory=memory(timeline, costs, schedule)))
     asked = job(schedule, wide.model, microbatch_size=size, dtype="float32", optimizer="adamw", warmup=1)

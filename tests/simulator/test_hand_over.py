@@ -37,8 +37,8 @@ def test_a_message_between_two_ranks_costs_both_of_them(evaluate):
 
 
 @pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
-@pytest.mark.parametrize("num_microbatches", [1, 2, 5])
-@pytest.mark.parametrize("num_ranks", [3, 4, 6])
+@pytest.mark.parametrize("num_microbatches", [1, 5])
+@pytest.mark.parametrize("num_ranks", [3, 6])
 def test_a_pipeline_of_many_ranks_has_the_hand_over_at_both_ends_in_every_cycle(num_ranks, num_microbatches, evaluate):
     """A rank between others takes and sends each micro-batch: its cycle is what the last one waits for.
 
@@ -99,8 +99,8 @@ def posted_by(row):
 
 
 @pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1", "zbv", "hanayo"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "hanayo"])
+@pytest.mark.parametrize("seed", range(2))
 def test_a_loop_of_its_own_comes_to_the_same_makespan(name, seed, evaluate):
     chance = random.Random(seed)
     schedule = without_steps(lower(build(name, 3, 6)))

@@ -37,7 +37,7 @@ def test_figure_7_afab_blocks_twice_1f1b_nine_times_and_one_advance_is_as_fast_a
     assert run("avgpipe", pipelines=1, advance=1).makespan_s == afab.makespan_s
 
 
-@examples(40)
+@examples(25)
 @given(
     p=st.integers(1, 4),
     share=st.integers(1, 6),

@@ -144,7 +144,7 @@ def test_the_wait_for_a_nic_is_idle_time_of_a_busy_link():
     assert sorted(dict(device.idle_by_cause_s)["busy_link"] for device in usage(timeline)) == [0.0, 0.0, 0.0, 1.0]
 
 
-@examples(40)
+@examples(25)
 @given(
     st.sampled_from(["1f1b", "interleaved", "chimera", "gems", "dualpipe", "1f1b_rr"]),
     st.permutations(range(4)),

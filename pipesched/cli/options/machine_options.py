@@ -13,7 +13,7 @@ import typer
 
 from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.values import number, numbers, pairs, parse_memory, read_integer
-from pipesched.profiles import clusters, costs, io
+from pipesched.profiles import clusters, io
 from pipesched.questions import PredictionSettings
 from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.simulator import NetworkOptions
@@ -125,7 +125,7 @@ class MachineOptions:
         Raises:
             InputError: As `require_judged`.
         """
-        whole = costs.costs_of_stages(profile, ((0, len(profile.layers)),), profile.microbatch_sizes[0])
+        whole = profile.costs_of_layers(((0, len(profile.layers)),), profile.microbatch_sizes[0])
         self.require_judged(whole.has_bytes, "profile the model again")
 
     def require_gpus(self, profile: Profile) -> None:

@@ -13,7 +13,6 @@ from pipesched.profiles.costs import (
     Spread,
     StageCost,
     costs_of_samples,
-    costs_of_stages,
     samples_of,
 )
 from pipesched.profiles.io import run_costs_text, save_run_costs
@@ -214,7 +213,8 @@ def profiled_stages(
         return (*[StageCost(0.0, output_bytes=output_bytes)] * (lists.num_stages - 1), StageCost(0.0))
     if output_bytes is not None:
         raise ArgumentError("output_bytes: got it with `profile`, expected one of them: the profile says it")
-    return costs_of_stages(*cut_of_runs(lists, profile, facts)).stages
+    in_order, bounds, size = cut_of_runs(lists, profile, facts)
+    return in_order.costs_of_layers(bounds, size).stages
 
 
 def cut_of_runs(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile, costs_of_stages
+from pipesched.profiles.costs import Profile
 from pipesched.profiles.io import machine_name_of, with_stages
 from pipesched.profiles.partitioning import (
     PartitionedStages,
@@ -352,6 +352,6 @@ def _simulated_times(
     with suppress(ProfileError, ScheduleError, SimulationError):
         num_microbatches = round_size * math.ceil(2 * num_devices / round_size)
         lists = build("1f1b_rr", num_devices, num_microbatches, replicas=replicas)
-        own_s = simulate(lists, Setup(costs_of_stages(ordered, bounds, size), cluster)).steady_s_per_microbatch
-        plain_s = predict_candidate(plain, costs_of_stages(ordered, plain.bounds, size), cluster).seconds / num_devices
+        own_s = simulate(lists, Setup(ordered.costs_of_layers(bounds, size), cluster)).steady_s_per_microbatch
+        plain_s = predict_candidate(plain, ordered.costs_of_layers(plain.bounds, size), cluster).seconds / num_devices
     return own_s, plain_s

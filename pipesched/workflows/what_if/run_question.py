@@ -21,7 +21,6 @@ from pipesched.profiles.costs import (
     StageCost,
     StageCosts,
     costs_of_samples,
-    costs_of_stages,
     fitted_profile,
 )
 from pipesched.schedules import Schedule, Timeline
@@ -72,7 +71,7 @@ class LayersOfRuns:
 
     def costs_of(self, cut: Cut, costs: RunCosts) -> StageCosts:
         """Return the costs of stages of other layers, from the times of the runs."""
-        return costs.as_costs(costs_of_stages(self._fitted(costs), cut, self.microbatch_size).stages)
+        return costs.as_costs(self._fitted(costs).costs_of_layers(cut, self.microbatch_size).stages)
 
     def _fitted(self, costs: RunCosts) -> Profile:
         return fitted_profile(self.profile, self.bounds, costs.measured_costs, self.microbatch_size)

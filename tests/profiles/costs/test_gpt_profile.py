@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from pipesched.profiles.clusters import Gpu
-from pipesched.profiles.costs import GptExecution, GptShape, costs_of_stages, gpt_layers, gpt_profile, stage_cost
+from pipesched.profiles.costs import GptExecution, GptShape, gpt_layers, gpt_profile
 from pipesched.profiles.io import gpu_names, load_gpu
 from pipesched.profiles.io.profile_json import profile_text, read_profile
 from pipesched.profiles.models import build_layers, draw_batch, resolve_model
@@ -103,11 +103,11 @@ def test_a_block_keeps_what_the_published_formulas_say(keywords, per_number):
     """arXiv:2205.05198, table 2; 5as/h is 80 for GPT-3. What goes from stage to stage is 2sbh, or a t-th of it."""
     s, b, h = 2048, 4, 12288
     profile = gpt_profile(GPT3, SLOW, [b], GptExecution(**keywords), "adamw")
-    cost = stage_cost(profile, 5, 6, b)
+    cost = profile.cost_of_layers(5, 6, b)
     assert cost.saved_bytes == s * b * h * per_number
     shared = 8 if keywords.get("sequence_parallel") else 1
     assert cost.output_bytes == 2 * s * b * h // shared
-    assert stage_cost(profile, 5, 8, b).saved_bytes == 3 * cost.saved_bytes
+    assert profile.cost_of_layers(5, 8, b).saved_bytes == 3 * cost.saved_bytes
 
 
 @pytest.mark.parametrize("num_gpus", [1, 8])
@@ -127,7 +127,7 @@ def test_flash_attention_keeps_a_number_per_row_and_multiplies_as_pytorch_counts
 
 def test_flash_attention_takes_less_time_than_a_whole_matrix():
     seconds = [
-        stage_cost(gpt_profile(GPT3, SLOW, [1], GptExecution(**keywords), "adamw"), 5, 6, 1).both_s
+        gpt_profile(GPT3, SLOW, [1], GptExecution(**keywords), "adamw").cost_of_layers(5, 6, 1).both_s
         for keywords in ({"flash_attention": True}, {}, {"selective_recompute": True})
     ]
     assert seconds == sorted(seconds)
@@ -135,7 +135,7 @@ def test_flash_attention_takes_less_time_than_a_whole_matrix():
 
 def test_what_a_block_leaves_for_w_is_its_topmost_mask_less_and_the_gradients_of_four_products():
     s, b, h = 2048, 1, 12288
-    cost = stage_cost(gpt_profile(GPT3, SLOW, [b], BFLOAT16, "adamw"), 5, 6, b)
+    cost = gpt_profile(GPT3, SLOW, [b], BFLOAT16, "adamw").cost_of_layers(5, 6, b)
     assert cost.saved_for_weight_bytes == s * b * h * (34 + 80 - 1 + 2 * (3 + 1 + 4 + 1))
 
 
@@ -168,7 +168,7 @@ def test_on_a_gpu_of_endless_memory_bandwidth_seconds_are_flops_by_the_share_of_
             forward, backward_input, backward_weight = (
                 16 * size * 32 * (24 * 32 + more * 16) / flops_per_s for more in (4, 8, 0)
             )
-            cost = stage_cost(profile, 1, 2, size)
+            cost = profile.cost_of_layers(1, 2, size)
             assert cost.forward_s == pytest.approx(forward)
             assert cost.backward_input_s == pytest.approx(backward_input)
             assert cost.backward_weight_s == pytest.approx(backward_weight)
@@ -179,13 +179,13 @@ def test_gpus_that_share_a_layer_sum_twice_in_each_direction():
     """Nothing else takes time: two all-reduces of 2sbh bytes by ring, 2 (t - 1) / t of them over each link."""
     gpu = Gpu("slow links", 1, {"bfloat16": math.inf}, math.inf, 1e9, 0.5, "by hand")
     profile = gpt_profile(SMALL, gpu, [1], shared_by(4), "adamw")
-    cost = stage_cost(profile, 1, 2, 1)
+    cost = profile.cost_of_layers(1, 2, 1)
     expected_s = 2 * (2 * 3 / 4) * (2 * 16 * 32) / 1e9
     assert (cost.forward_s, cost.backward_input_s) == pytest.approx((expected_s, expected_s))
     assert cost.backward_weight_s == 0
-    assert stage_cost(profile, 0, 1, 1).forward_s == pytest.approx(expected_s / 2)
+    assert profile.cost_of_layers(0, 1, 1).forward_s == pytest.approx(expected_s / 2)
     alone = gpt_profile(SMALL, gpu, [1], BFLOAT16, "adamw")
-    assert costs_of_stages(alone, [(0, 4)], 1).stages[0].forward_s == 0
+    assert alone.costs_of_layers([(0, 4)], 1).stages[0].forward_s == 0
 
 
 def test_the_profile_is_a_file_like_any_other_and_says_that_nothing_was_measured():
@@ -198,7 +198,7 @@ def test_the_profile_is_a_file_like_any_other_and_says_that_nothing_was_measured
         "slow of 1 GB, estimated: 0.5 TFLOP/s in bfloat16, 0.001 TB/s, one of 2 that share every layer over 1 GB/s, "
         "sequence parallelism"
     )
-    assert provenance.device in costs_of_stages(profile, [(0, 4)], 2).origin
+    assert provenance.device in profile.costs_of_layers([(0, 4)], 2).origin
 
 
 @pytest.mark.parametrize("name", gpu_names())

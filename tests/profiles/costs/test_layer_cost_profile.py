@@ -6,7 +6,6 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import (
     LayerCosts,
     StageCost,
-    costs_of_stages,
     profile_of_costs,
     profile_with_input_share,
 )
@@ -29,7 +28,7 @@ BOUNDS = ((0, 1), (1, 3), (3, 4))
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_stages_are_sums_of_rows_in_proportion_to_the_samples(size):
     profile = profile_of_costs(LAYERS, "layers layers.csv", 2, [1, 4])
-    for (first, last), stage in zip(BOUNDS, costs_of_stages(profile, BOUNDS, size).stages, strict=True):
+    for (first, last), stage in zip(BOUNDS, profile.costs_of_layers(BOUNDS, size).stages, strict=True):
         rows, share = ROWS[first:last], size / 2
         forward_s, input_s, weight_s = (share * sum(row[column] for row in rows) for column in range(3))
         assert (stage.forward_s, stage.backward_s) == pytest.approx((forward_s, input_s + weight_s))
@@ -43,7 +42,7 @@ def test_stages_are_sums_of_rows_in_proportion_to_the_samples(size):
 
 def test_from_i_to_w_a_stage_holds_what_f_saved():
     profile = profile_of_costs(LAYERS, "layers", 1)
-    (_, stage, _) = costs_of_stages(profile, BOUNDS, 1).stages
+    (_, stage, _) = profile.costs_of_layers(BOUNDS, 1).stages
     assert stage.saved_for_weight_bytes == 60 + 30
 
 
@@ -51,7 +50,7 @@ def test_stages_of_a_layer_have_its_working_memory_in_proportion_to_the_samples(
     layers = LayerCosts(tuple(StageCost(1.0, 2.0, saved_bytes=5, working_bytes=working) for working in (40, 0, 6)))
     profile = profile_of_costs(layers, "layers", 2, [1, 4])
     for size in (1, 2, 3, 4):
-        stages = costs_of_stages(profile, ((0, 1), (1, 2), (2, 3)), size).stages
+        stages = profile.costs_of_layers(((0, 1), (1, 2), (2, 3)), size).stages
         assert [stage.working_bytes for stage in stages] == [20 * size, 0, 3 * size]
 
 
@@ -60,7 +59,7 @@ def test_i_and_w_that_nobody_knows_are_shares_of_b_but_for_the_first_stage():
     profile = profile_with_input_share(profile_of_costs(whole, "layers", 1), 0.25)
     halves = [
         (stage.backward_input_s, stage.backward_weight_s)
-        for stage in costs_of_stages(profile, ((0, 1), (1, 2), (2, 3)), 1).stages
+        for stage in profile.costs_of_layers(((0, 1), (1, 2), (2, 3)), 1).stages
     ]
     assert halves == [(0.0, 2.0), (1.0, 3.0), (3.0, 5.0)]
     assert profile.provenance.device.endswith("I supposed to be 0.25 of B")

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import costs_of_stages, layer_profile, layer_seconds
+from pipesched.profiles.costs import layer_profile
 from pipesched.profiles.costs.measurement import saved_bytes
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 
 def test_a_stage_costs_the_sum_of_its_layers():
-    costs = costs_of_stages(profile(layer(), layer(), layer()), [(0, 2), (2, 3)], 1)
+    costs = profile(layer(), layer(), layer()).costs_of_layers([(0, 2), (2, 3)], 1)
     assert costs.microbatch_size == 1
     first, second = costs.stages
     assert (first.forward_s, first.backward_s, first.step_s) == (2.0, 4.0, 1.0)
@@ -25,30 +25,30 @@ def test_a_stage_is_added_up_at_the_sizes_around_its_own_alone(monkeypatch, size
     row = layer(*(measurement(size) for size in [*range(1, 37), 100]))
     summed = []
     monkeypatch.setattr(layer_profile, "saved_bytes", lambda measured: summed.append(measured) or saved_bytes(measured))
-    costs_of_stages(profile(row, row), [(0, 2)], size)
+    profile(row, row).costs_of_layers([(0, 2)], size)
     assert len(summed) == num_sums
-    layer_seconds(profile(row, row), size)
+    profile(row, row).seconds_of_layers(size)
     assert len(summed) == num_sums
 
 
 def test_costs_of_layers_whose_copies_were_not_measured_say_so():
     old = layer(measurement(1), measurement(2), work=None)
-    costs = costs_of_stages(profile(old, old), [(0, 1), (1, 2)], 2)
+    costs = profile(old, old).costs_of_layers([(0, 1), (1, 2)], 2)
     assert [(cost.copy_s, cost.predict_s, cost.average_s) for cost in costs.stages] == [(0.0, 0.0, 0.0)] * 2
     assert costs.origin.endswith("without copies of weights")
-    assert "without" not in costs_of_stages(profile(layer(), layer()), [(0, 2)], 1).origin
+    assert "without" not in profile(layer(), layer()).costs_of_layers([(0, 2)], 1).origin
 
 
 def test_i_and_w_of_a_stage_are_the_sums_of_its_layers_and_the_first_stage_has_no_i():
     row = layer(measurement(split=split(0.75, 0.5)))
-    first, second = costs_of_stages(profile(row, row, row), [(0, 1), (1, 3)], 1).stages
+    first, second = profile(row, row, row).costs_of_layers([(0, 1), (1, 3)], 1).stages
     assert (first.backward_input_s, first.backward_weight_s) == (0.0, first.backward_s)
     assert (second.backward_input_s, second.backward_weight_s) == (1.5, 1.0)
 
 
 def test_a_stage_with_a_layer_that_has_no_split_does_not_know_i_and_w():
     known, unknown = layer(measurement(split=split())), layer()
-    _, second = costs_of_stages(profile(known, known, unknown), [(0, 1), (1, 3)], 1).stages
+    _, second = profile(known, known, unknown).costs_of_layers([(0, 1), (1, 3)], 1).stages
     assert (second.backward_input_s, second.backward_weight_s, second.saved_for_weight_bytes) == (None, None, None)
     assert second.backward_s == 4.0
 
@@ -70,7 +70,7 @@ def test_a_stage_with_a_layer_that_has_no_split_does_not_know_i_and_w():
 )
 def test_what_waits_for_w_is_all_below_the_topmost_parameters(splits, expected):
     rows = [layer(), *(layer(measurement(split=split_times)) for split_times in splits)]
-    assert costs_of_stages(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == expected
+    assert profile(*rows).costs_of_layers([(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == expected
 
 
 def test_a_boundary_that_the_layer_below_keeps_is_left_when_the_layer_above_lets_go_of_it():
@@ -78,12 +78,12 @@ def test_a_boundary_that_the_layer_below_keeps_is_left_when_the_layer_above_lets
     above = measurement(input_saved=True, split=split(saved_bytes=0, gradient_bytes=5))
     rows = [layer(), layer(below), layer(above)]
     # input, inside, boundary, gradients
-    assert costs_of_stages(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == 10 + 100 + 10 + 12
+    assert profile(*rows).costs_of_layers([(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == 10 + 100 + 10 + 12
 
 
 def test_i_and_w_between_two_sizes_lie_on_the_line_between_them():
     row = layer(measurement(2, split=split(1.0, 2.0, 10, 200)), measurement(6, split=split(3.0, 8.0, 30, 600)))
-    cost = costs_of_stages(profile(row, row), [(0, 1), (1, 2)], 3).stages[1]
+    cost = profile(row, row).costs_of_layers([(0, 1), (1, 2)], 3).stages[1]
     assert (cost.backward_input_s, cost.backward_weight_s) == (1.5, 3.5)
     assert cost.saved_for_weight_bytes == 15 + 300 + 30
 
@@ -104,7 +104,7 @@ def test_i_and_w_between_two_sizes_lie_on_the_line_between_them():
 )
 def test_a_storage_is_counted_once_in_a_stage(flags, expected):
     layers = [layer(measurement(**fields)) for fields in flags]
-    assert costs_of_stages(profile(*layers), [(0, 2)], 1).stages[0].saved_bytes == expected
+    assert profile(*layers).costs_of_layers([(0, 2)], 1).stages[0].saved_bytes == expected
 
 
 @pytest.mark.parametrize(
@@ -122,17 +122,17 @@ def test_a_storage_is_counted_once_in_a_stage(flags, expected):
 )
 def test_an_output_is_saved_if_its_storage_is_and_nothing_else_is_in_it(flags, expected):
     layers = [layer(measurement(**fields)) for fields in flags]
-    assert costs_of_stages(profile(*layers), [(0, 2)], 1).stages[0].output_is_saved is expected
+    assert profile(*layers).costs_of_layers([(0, 2)], 1).stages[0].output_is_saved is expected
 
 
 def test_a_shared_boundary_counts_in_both_stages_when_it_is_cut():
     layers = [layer(measurement(output_saved=True)), layer(measurement(input_saved=True))]
-    assert [s.saved_bytes for s in costs_of_stages(profile(*layers), [(0, 1), (1, 2)], 1).stages] == [120, 110]
+    assert [s.saved_bytes for s in profile(*layers).costs_of_layers([(0, 1), (1, 2)], 1).stages] == [120, 110]
 
 
 def test_a_size_between_two_measured_ones_lies_on_the_line_between_them():
     row = layer(measurement(2, 1.0, 2.0), measurement(6, 3.0, 4.0))
-    (cost,) = costs_of_stages(profile(row), [(0, 1)], 3).stages
+    (cost,) = profile(row).costs_of_layers([(0, 1)], 3).stages
     assert (cost.forward_s, cost.backward_s, cost.saved_bytes, cost.output_bytes) == (1.5, 2.5, 330, 30)
     assert (cost.step_s, cost.copy_s, cost.predict_s, cost.average_s) == (0.5, 0.25, 0.375, 0.125)
 
@@ -141,7 +141,7 @@ def test_a_size_between_two_measured_ones_lies_on_the_line_between_them():
 def test_a_size_outside_the_measured_ones_is_refused(size):
     row = layer(measurement(2), measurement(6))
     with pytest.raises(ProfileError, match=f"got {size}, expected 2 to 6"):
-        costs_of_stages(profile(row), [(0, 1)], size)
+        profile(row).costs_of_layers([(0, 1)], size)
 
 
 def on_gpu(*layers):
@@ -151,29 +151,29 @@ def on_gpu(*layers):
 
 def test_utilisation_of_a_gpu_is_the_share_of_the_best_throughput():
     row = layer(measurement(1, 1.0, 1.0), measurement(4, 2.0, 2.0))  # 0.5 and 1 samples per second
-    assert costs_of_stages(on_gpu(row), [(0, 1)], 1).stages[0].utilisation == 0.5
-    assert costs_of_stages(on_gpu(row), [(0, 1)], 4).stages[0].utilisation == 1.0
+    assert on_gpu(row).costs_of_layers([(0, 1)], 1).stages[0].utilisation == 0.5
+    assert on_gpu(row).costs_of_layers([(0, 1)], 4).stages[0].utilisation == 1.0
 
 
 def test_a_core_has_nothing_to_spare_while_it_computes():
     row = layer(measurement(1, 1.0, 1.0), measurement(4, 2.0, 2.0))
-    assert costs_of_stages(profile(row), [(0, 1)], 1).stages[0].utilisation == 1.0
+    assert profile(row).costs_of_layers([(0, 1)], 1).stages[0].utilisation == 1.0
 
 
 def test_a_gpu_that_waits_for_its_host_leaves_nothing_to_others():
     row = layer(measurement(1, 1.0, 2.0, launch_s=2.4), measurement(4, 2.0, 4.0, launch_s=3.0))
-    sizes = {size: costs_of_stages(on_gpu(row), [(0, 1)], size).stages[0].utilisation for size in (1, 2, 4)}
+    sizes = {size: on_gpu(row).costs_of_layers([(0, 1)], size).stages[0].utilisation for size in (1, 2, 4)}
     assert sizes == pytest.approx({1: 0.8, 2: 0.75, 4: 1.0})  # by throughput: 0.5, 0.75 and 1
 
 
 def test_a_backward_works_in_the_most_of_its_layers_less_what_later_ones_have_let_go_of():
     rows = layer(measurement(working_bytes=180)), layer(measurement(working_bytes=60)), layer(measurement())
-    stages = costs_of_stages(profile(*rows), [(0, 2), (2, 3)], 1).stages
+    stages = profile(*rows).costs_of_layers([(0, 2), (2, 3)], 1).stages
     assert [cost.working_bytes for cost in stages] == [180 + 10 - 100, 0]  # 10 is the gradient between the two
-    assert costs_of_stages(profile(*rows), [(0, 3)], 1).stages[0].working_bytes == 0  # 190 - 200
+    assert profile(*rows).costs_of_layers([(0, 3)], 1).stages[0].working_bytes == 0  # 190 - 200
     for is_saved, working in ((False, 90), (True, 80)):  # the last layer's input goes with it
         pair = layer(measurement(working_bytes=180)), layer(measurement(input_saved=is_saved))
-        assert costs_of_stages(profile(*pair), [(0, 2)], 1).stages[0].working_bytes == working
+        assert profile(*pair).costs_of_layers([(0, 2)], 1).stages[0].working_bytes == working
 
 
 @given(
@@ -182,7 +182,7 @@ def test_a_backward_works_in_the_most_of_its_layers_less_what_later_ones_have_le
 )
 def test_utilisation_is_never_above_one(times, size):
     row = layer(*(measurement(s, *t) for s, t in zip((1, 4, 9), times, strict=True)))
-    assert 0 <= costs_of_stages(on_gpu(row), [(0, 1)], size).stages[0].utilisation <= 1
+    assert 0 <= on_gpu(row).costs_of_layers([(0, 1)], size).stages[0].utilisation <= 1
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_utilisation_is_never_above_one(times, size):
 )
 def test_bounds_that_do_not_cut_the_layers_up_are_refused(bounds, message):
     with pytest.raises(ProfileError, match=message):
-        costs_of_stages(profile(layer(), layer()), bounds, 1)
+        profile(layer(), layer()).costs_of_layers(bounds, 1)
 
 
 def test_layer_seconds_are_forward_plus_backward():
     rows = (layer(measurement(1, 1.0, 2.0)), layer(measurement(1, 5.0, 7.0)))
-    assert layer_seconds(profile(*rows), 1) == (3.0, 12.0)
+    assert profile(*rows).seconds_of_layers(1) == (3.0, 12.0)

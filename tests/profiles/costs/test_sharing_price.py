@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from pipesched.profiles.costs import SharingPrice, StageCost, costs_of_stages, price_among, sharing_price_of
+from pipesched.profiles.costs import SharingPrice, StageCost, price_among, sharing_price_of
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 
@@ -34,8 +34,8 @@ def test_the_median_counts_but_noise_makes_nobody_faster():
 def test_all_seconds_of_a_stage_are_as_much_longer_and_its_bytes_stay():
     layers = layer(measurement()), layer(measurement(split=split()))
     priced = replace(profile(*layers), sharing=(price(2, 1.5),))
-    alone, shared = (costs_of_stages(priced, [(0, 1), (1, 2)], 1, number).stages for number in (1, 2))
-    assert alone == costs_of_stages(profile(*layers), [(0, 1), (1, 2)], 1, 2).stages
+    alone, shared = (priced.costs_of_layers([(0, 1), (1, 2)], 1, number).stages for number in (1, 2))
+    assert alone == profile(*layers).costs_of_layers([(0, 1), (1, 2)], 1, 2).stages
     for before, after in zip(alone, shared, strict=True):
         for field in fields(StageCost):
             was, now = getattr(before, field.name), getattr(after, field.name)

@@ -7,7 +7,7 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import LayerExecution, SharingPrice, Variation, costs_of_stages
+from pipesched.profiles.costs import LayerExecution, SharingPrice, Variation
 from pipesched.profiles.io import load_cluster, load_profile, save_cluster, save_profile
 from pipesched.schedules import Yardstick
 from pipesched.schedules.ops import backward, backward_input
@@ -114,7 +114,7 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
     path.write_text(json.dumps(aged(json.loads(path.read_text()), 1)))
     layer_profile = load_profile(path)
     assert layer_profile == profile(layer(work=None), layer(work=None))
-    costs = costs_of_stages(layer_profile, [(0, 1), (1, 2)], 1)
+    costs = layer_profile.costs_of_layers([(0, 1), (1, 2)], 1)
     assert costs.seconds(backward(1, 0)) == 2.0
     with pytest.raises(ProfileError, match=r"do not say the seconds of I on stage 1; .*`input_share=0\.5`"):
         costs.seconds(backward_input(1, 0))

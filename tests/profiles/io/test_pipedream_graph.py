@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Link, flat
-from pipesched.profiles.costs import costs_of_stages, layer_seconds
 from pipesched.profiles.io import load_profile
 from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
 from pipesched.profiles.io.profile_json import profile_text, read_profile
@@ -59,7 +58,7 @@ def test_inputs_take_no_time_and_their_data_is_held_by_the_first_layer():
     text = graph([node("1", 600.0, what="Input0", activation="7.0"), node("2")], [("1", "2")])
     profile = read_pipedream_graph(text, "F")
     assert names(profile) == ["2"]
-    assert layer_seconds(profile, 1) == (0.003,)
+    assert profile.seconds_of_layers(1) == (0.003,)
     assert profile.layers[0].measurements[0].input_bytes == 7
 
 
@@ -79,7 +78,7 @@ def test_stages_of_the_file_are_those_of_its_layers_without_gaps_and_without_inp
 
 def test_a_stage_holds_its_input_and_the_outputs_of_its_layers():
     text = graph([node("1"), node("2", activation="20.0"), node("3", activation="5.0")], [("1", "2"), ("2", "3")])
-    costs = costs_of_stages(read_pipedream_graph(text, "F"), ((0, 1), (1, 3)), 1)
+    costs = read_pipedream_graph(text, "F").costs_of_layers(((0, 1), (1, 3)), 1)
     assert [cost.saved_bytes for cost in costs.stages] == [10, 10 + 20 + 5]
 
 
@@ -107,11 +106,11 @@ def test_published_profiles_have_the_parameters_of_their_models(name, millions):
     profile = read_pipedream_graph(text, name)
     assert sum(layer.weight_bytes for layer in profile.layers) / 4e6 == pytest.approx(millions, abs=0.01)
     times = re.findall(r"-- (?!Input)[^\n]* -- forward_compute_time=([0-9.]+), backward_compute_time=([0-9.]+)", text)
-    assert sum(layer_seconds(profile, 1)) == pytest.approx(sum(float(a) + float(b) for a, b in times) / 1e3)
+    assert sum(profile.seconds_of_layers(1)) == pytest.approx(sum(float(a) + float(b) for a, b in times) / 1e3)
 
 
 def test_the_slowest_of_four_stages_of_gnmt_takes_25_868_ms():
-    seconds = layer_seconds(load_profile(PUBLISHED / "gnmt.graph.txt"), 1)
+    seconds = load_profile(PUBLISHED / "gnmt.graph.txt").seconds_of_layers(1)
     bounds = balanced_partition(seconds, 4)
     assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(25.868e-3)
 
@@ -194,7 +193,7 @@ def test_the_usual_cut_of_a_published_graph_is_at_antichains(name, slowest_ms):
     for num_stages, expected_ms in slowest_ms.items():
         assert least_s[num_stages] == pytest.approx(expected_ms / 1e3)
         profile, bounds = cut_layers(load_profile(PUBLISHED / f"{name}.graph.txt"), None, 1, num_stages)
-        seconds = layer_seconds(profile, 1)
+        seconds = profile.seconds_of_layers(1)
         assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(expected_ms / 1e3)
 
 

@@ -8,7 +8,6 @@ from torch import nn
 from torch.distributed.pipelining._backward import stage_backward_input
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import costs_of_stages
 from pipesched.profiles.measuring import profile_model, split_backward
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, build_layers, draw_batch, resolve_model
@@ -64,7 +63,7 @@ def test_the_bytes_of_a_stack_of_linear_and_relu_are_those_counted_by_hand(size)
     assert [row.output_bytes for row in rows] == [activation_bytes, activation_bytes, activation_bytes, 0]
     assert [row.input_bytes for row in rows] == [activation_bytes] * 4
     # x0 x1 x2 | x2' x3, the prediction and the targets
-    stages = costs_of_stages(profile, [(0, 2), (2, 4)], size).stages
+    stages = profile.costs_of_layers([(0, 2), (2, 4)], size).stages
     assert [stage.saved_bytes for stage in stages] == [3 * activation_bytes, 4 * activation_bytes]
     assert [layer.weight_bytes for layer in profile.layers] == [(6 * 6 + 6) * 4] * 4
 
@@ -79,7 +78,7 @@ def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(text, dtype):
     num_layers = len(model.layers)
     for num_stages in range(1, num_layers + 1):
         bounds = parse_partition("uniform", [1.0] * num_layers, num_stages)
-        costs = costs_of_stages(profile, bounds, 2).stages
+        costs = profile.costs_of_layers(bounds, 2).stages
         assert [cost.saved_bytes for cost in costs] == saved_by_whole_stage(model, bounds, 2, dtype)
 
 
@@ -128,7 +127,7 @@ def test_summed_layers_keep_for_w_what_pytorch_holds_after_i_of_the_whole_stage(
     # without a gradient of the input nothing is split: strange's first layer has no parameters
     for num_stages in range(1, num_layers + 1 if text != "strange" else 6):
         bounds = parse_partition("uniform", [1.0] * num_layers, num_stages)
-        first, *others = costs_of_stages(profile, bounds, 2).stages
+        first, *others = profile.costs_of_layers(bounds, 2).stages
         expected = kept_by_whole_stage(model, bounds, 2, torch.float32)
         assert [cost.saved_for_weight_bytes for cost in others] == expected
         # its W is the whole backward, which waits with the gradient that came back
@@ -141,7 +140,7 @@ def test_a_layer_that_pytorch_cannot_split_leaves_only_its_own_stage_without_i_a
     layers = (*(partial(nn.Linear, 4, 4) for _ in range(3)), Tied)
     model = Model("odd", layers, tuple("abcd"), nn.functional.mse_loss, lambda n, seed: (torch.ones(n, 4),) * 2)
     profile = measure(model, 2)
-    costs = costs_of_stages(profile, [(0, 1), (1, 2), (2, 4)], 2)
+    costs = profile.costs_of_layers([(0, 1), (1, 2), (2, 4)], 2)
     assert [cost.backward_input_s is None for cost in costs.stages] == [False, False, True]
     with pytest.raises(ProfileError, match="do not say the seconds of W on stage 2"):
         costs.seconds(backward_weight(2, 0))
@@ -188,7 +187,7 @@ def test_reshaping_layers_and_views_are_counted_by_storage(partition):
     model = strange_model()
     profile = measure(model, 2)
     bounds = parse_partition(partition, [1.0] * 9, len(partition.split(",")))
-    costs = costs_of_stages(profile, bounds, 2).stages
+    costs = profile.costs_of_layers(bounds, 2).stages
     buffer_bytes = 12 * 4  # the reference below counts the buffer, which is there anyway
     expected = saved_by_whole_stage(model, bounds, 2, torch.float32)
     expected[-1] -= buffer_bytes

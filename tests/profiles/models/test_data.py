@@ -9,7 +9,7 @@ import torch
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models import build_layers, resolve_model
-from pipesched.profiles.models.text_data import crops, held_out_crops, text_bytes
+from pipesched.profiles.models.text_data import crops, text_bytes
 
 
 def test_digits_are_the_scans_of_scikit_learn():
@@ -59,7 +59,7 @@ def test_a_users_text_is_read_up_to_its_last_twentieth(tmp_path):
     path = tmp_path / "halves"
     path.write_bytes(b"a" * 950 + b"b" * 50)
     assert set(crops(500, 10, 0, str(path)).flatten().tolist()) == {ord("a")}
-    assert set(held_out_crops(500, 10, str(path)).flatten().tolist()) == {ord("b")}
+    assert set(crops(500, 10, 0, str(path), is_held_out=True).flatten().tolist()) == {ord("b")}
 
 
 def test_a_gpt_reads_a_users_text(tmp_path):

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat
-from pipesched.profiles.costs import layer_seconds
 from pipesched.profiles.io.pipedream_graph import read_pipedream_graph, staged_graph
 from pipesched.profiles.partitioning import (
     arranged,
@@ -68,7 +67,7 @@ def test_no_cut_at_antichains_has_a_faster_slowest_stage(graph, data):
     num_stages = data.draw(st.integers(1, len(needs)))
     least_ms = min(max(sum(times[n] for n in b - a) for a, b in pairwise(chain)) for chain in chains(needs, num_stages))
     profile, bounds = cut_layers(read_pipedream_graph(text, "F"), None, 1, num_stages)
-    seconds = layer_seconds(profile, 1)
+    seconds = profile.seconds_of_layers(1)
     assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(least_ms / 1e3)
     order = [int(layer.name.split()[0][1:]) for layer in profile.layers]
     for cut, layer in enumerate(profile.layers, 1):
@@ -81,10 +80,10 @@ def test_a_short_branch_goes_to_the_first_stage_where_that_is_better():
     """Along the long branch 1 2 the better cut is 1+3 | 5+2+1 ms; with the short branch 3 first 1+3+2 | 5+1."""
     needs = [set(), {0}, {1}, {0}, {2, 3}]
     profile = read_pipedream_graph(text_of(needs, [1, 3, 5, 2, 1]), "F")
-    seconds = layer_seconds(profile, 1)
+    seconds = profile.seconds_of_layers(1)
     assert max(sum(seconds[a:b]) for a, b in balanced_partition(seconds, 2)) == pytest.approx(0.008)
     best, bounds = cut_layers(profile, None, 1, 2)
-    assert [sum(layer_seconds(best, 1)[a:b]) for a, b in bounds] == pytest.approx([0.006, 0.006])
+    assert [sum(best.seconds_of_layers(1)[a:b]) for a, b in bounds] == pytest.approx([0.006, 0.006])
 
 
 def test_an_arranged_graph_stays_as_it_is():
@@ -107,9 +106,9 @@ def test_stages_of_the_file_are_taken_where_they_are_as_many():
     given, bounds = cut_layers(profile, None, 1, 2)
     assert bounds == ((0, 2), (2, 4))
     assert [layer.name for layer in given.layers] == ["n0 L", "n2 L", "n1 L", "n3 L"]
-    assert [sum(layer_seconds(given, 1)[a:b]) for a, b in bounds] == pytest.approx([0.004, 0.006])
+    assert [sum(given.seconds_of_layers(1)[a:b]) for a, b in bounds] == pytest.approx([0.004, 0.006])
     anew, bounds = cut_layers(profile, "balanced", 1, 3)
-    assert max(sum(layer_seconds(anew, 1)[a:b]) for a, b in bounds) == pytest.approx(0.004)
+    assert max(sum(anew.seconds_of_layers(1)[a:b]) for a, b in bounds) == pytest.approx(0.004)
 
 
 @examples(50)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
-from pipesched.profiles.costs import costs_of_stages
 from pipesched.profiles.partitioning import Level, balanced_partition, cheapest_partition
 from pipesched.profiles.partitioning.partitioner import (
     by_memory,
@@ -43,7 +42,7 @@ def made(costs):
 
 def held(model, bounds):
     """Return 1F1B memory by stage: weights, gradients, Adam's state, p - s micro-batches, working memory of B."""
-    stages = costs_of_stages(model, bounds, 1).stages
+    stages = model.costs_of_layers(bounds, 1).stages
     return [
         2 * cost.weight_bytes + cost.optimizer_bytes + (len(bounds) - s) * cost.saved_bytes + cost.working_bytes
         for s, cost in enumerate(stages)
@@ -87,7 +86,7 @@ def test_the_memory_of_a_stage_is_what_1f1b_is_predicted_to_hold_less_buffers():
     model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20), (1, 80, 10), (2, 10, 40)])
     partitioned = by_memory(model, 1, flat(3), 3)
     bounds = [(stage.first, stage.last) for stage in partitioned.stages]
-    costs = costs_of_stages(model, bounds, 1)
+    costs = model.costs_of_layers(bounds, 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("1f1b", 3, 8)
     peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))
@@ -151,7 +150,7 @@ def test_the_memory_of_a_replica_bounds_what_1f1b_rr_is_predicted_to_hold_less_b
     """By the activations of one micro-batch at most: those of the backward that a Step follows are gone by then."""
     counts = tuple(map(int, replicas.split(":")))
     model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20)][: len(counts)])
-    costs = costs_of_stages(model, [(stage, stage + 1) for stage in range(len(counts))], 1)
+    costs = model.costs_of_layers([(stage, stage + 1) for stage in range(len(counts))], 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("1f1b_rr", sum(counts), 36, replicas=counts)
     peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))
@@ -168,7 +167,7 @@ def test_the_memory_of_a_replica_bounds_what_1f1b_rr_is_predicted_to_hold_less_b
 def test_the_memory_of_several_stages_is_what_interleaved_1f1b_is_predicted_to_hold(num_devices, num_chunks):
     model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20), (1, 80, 10), (2, 10, 40), (1, 5, 5)])
     partitioned = by_time(model, 1, flat(num_devices), num_devices, num_chunks)
-    costs = costs_of_stages(model, [(stage.first, stage.last) for stage in partitioned.stages], 1)
+    costs = model.costs_of_layers([(stage.first, stage.last) for stage in partitioned.stages], 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("interleaved", num_devices, 6 * num_devices, num_chunks)
     peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))

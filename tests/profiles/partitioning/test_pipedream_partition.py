@@ -11,7 +11,6 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Device
-from pipesched.profiles.costs import layer_seconds
 from pipesched.profiles.io import load_profile
 from pipesched.profiles.partitioning.pipedream_partition import ChainLayer, Level, replicated_partition, slowest_s
 from tests.profiles.partitioning.brute_force import all_partitions
@@ -178,7 +177,7 @@ def chain_of(name):
     profile = load_profile(PUBLISHED / f"{name}.graph.txt")
     outputs = [layer.measurements[0].output_bytes for layer in profile.layers]
     weights = [layer.weight_bytes for layer in profile.layers]
-    return [ChainLayer(*fields) for fields in zip(layer_seconds(profile, 1), outputs, weights, strict=True)]
+    return [ChainLayer(*fields) for fields in zip(profile.seconds_of_layers(1), outputs, weights, strict=True)]
 
 
 @pytest.mark.parametrize("form", ["paper", "published"])

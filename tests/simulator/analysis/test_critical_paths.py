@@ -65,7 +65,7 @@ def by_the_table(path, costs, link, members):
     return math.fsum(seconds)
 
 
-@examples(150)
+@examples(40)
 @given(name=st.sampled_from(NAMES), p=st.integers(1, 5), m=st.integers(1, 8), seed=st.integers(0, 10**6))
 def test_the_chain_is_a_longest_path_of_the_lists(name, p, m, seed):
     chance = random.Random(seed)
@@ -83,7 +83,7 @@ def test_the_chain_is_a_longest_path_of_the_lists(name, p, m, seed):
     assert all(comes_before(a.span, b.span, schedule.num_stages) for a, b in pairwise(path))
 
 
-@examples(60)
+@examples(40)
 @given(name=st.sampled_from(NAMES), m=st.integers(1, 8), seed=st.integers(0, 10**6))
 def test_the_pieces_touch_and_reach_from_start_to_end_also_where_nics_are_shared(name, m, seed):
     chance = random.Random(seed)

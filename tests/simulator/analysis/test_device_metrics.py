@@ -112,7 +112,7 @@ random_costs = st.builds(
 )
 
 
-@examples(60)
+@examples(30)
 @given(
     name=st.sampled_from(["naive", "gpipe", "1f1b", "pipedream"]),
     costs=st.lists(random_costs, min_size=1, max_size=5),
@@ -144,7 +144,7 @@ def test_what_a_rounding_leaves_over_is_charged_to_nothing(name, p, link):
         assert device.busy_s + device.idle_s == pytest.approx(run_metrics.makespan_s, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_charges_add_up_whatever_the_clocks_of_a_measured_run_say(seed):
     exact = simulate_lists(build("1f1b", 3, 4), uniform(3, 1.0, 2.0), flat(3, Link(0.3)))
     draw = random.Random(seed).uniform
@@ -156,23 +156,6 @@ def test_the_charges_add_up_whatever_the_clocks_of_a_measured_run_say(seed):
     for device in run_metrics.devices:
         assert device.busy_s + device.idle_s == pytest.approx(run_metrics.makespan_s, rel=1e-12)
         assert [cause for cause, _ in device.idle_by_cause_s] == list(CAUSES)
-
-
-@pytest.mark.parametrize(
-    ("m", "t_f", "t_i", "t_w", "transfer_s", "printed"),
-    [
-        (24, 29.718, 29.444, 19.927, 0.527, 0.2347),
-        (32, 29.802, 29.428, 19.530, 0.577, 0.1898),
-        (64, 29.935, 29.621, 19.388, 0.535, 0.1091),
-    ],
-)
-def test_the_1f1b_column_of_the_zero_bubble_paper_comes_out_to_the_printed_digits(
-    m, t_f, t_i, t_w, transfer_s, printed
-):
-    # arXiv:2401.10241, Tables 5 and 6, p = 8; milliseconds there, and a rate has no unit.
-    costs = uniform(8, t_f, backward_input_s=t_i, backward_weight_s=t_w)
-    run_metrics = metrics(simulate_lists(build("1f1b", 8, m), costs, flat(8, Link(transfer_s))))
-    assert round(run_metrics.bubble_of_longest_span, 4) == printed
 
 
 def test_the_plain_data_has_the_keys_of_the_command_line_and_survives_json():

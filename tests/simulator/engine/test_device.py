@@ -44,7 +44,7 @@ def test_a_device_that_was_idle_starts_afresh():
     assert ends([(0.0, 1.0, 1.0), (5.0, 1.0, 1.0), (5.5, 0.25, 1.0)], speed=0.5) == pytest.approx([2.0, 7.5, 6.5])
 
 
-@examples(50)
+@examples(30)
 @given(seconds=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8))
 def test_equal_shares_end_as_the_processor_sharing_formula_says(seconds):
     # All from 0 s at full utilisation: the k-th shortest ends when the shorter are done and it has had its share.

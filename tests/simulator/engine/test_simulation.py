@@ -74,7 +74,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return recompute(schedule) if draw(st.booleans()) else schedule
 
 
-@examples(120)
+@examples(60)
 @given(
     schedule=schedules(),
     link=links,

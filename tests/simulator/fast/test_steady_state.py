@@ -105,12 +105,6 @@ def test_nothing_of_two_gpipe_batches_overlaps_as_the_first_rank_begins_and_ends
     assert (ends_s["S", 0, 5] - ends_s["S", 0, 2]) / (3 * m) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("p", [1, 2, 4, 8])
-@pytest.mark.parametrize("m", [1, 2, 7, 32])
-def test_pipedream_takes_no_longer_than_its_work_in_the_long_run(p, m):
-    assert unflushed("pipedream", p, m, uniform(p, 1.0, 2.0)) == pytest.approx(3.0, rel=1e-12)
-
-
 def test_batches_of_a_zero_bubble_schedule_overlap():
     """ZB-H2: no rank is idle between its first op and its last, and the next batch begins right behind."""
     shown, run = batch("zb_h2", 4, 8, uniform(4, 1.0, None, 1.0, 1.0))

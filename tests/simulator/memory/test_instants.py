@@ -87,7 +87,7 @@ def test_what_is_held_on_the_way_through_one_time_can_be_written_read_and_traced
 PIECES = st.sampled_from([(1.0, 1.0, 1.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, 0.0), (0.0, 0.0, 0.0)])
 
 
-@examples(60)
+@examples(30)
 @given(name=st.sampled_from(sorted(CATALOGUE)), p=st.integers(1, 4), m=st.integers(1, 8), pieces=PIECES, data=st.data())
 def test_next_to_no_time_and_none_have_the_same_peak(name, p, m, pieces, data):
     try:

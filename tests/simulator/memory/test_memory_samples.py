@@ -315,7 +315,7 @@ def test_pipedream_stashes_one_version_for_every_stage_that_follows(p, m):
     assert stashed == [p - 1 - rank for rank in range(p)]
 
 
-@examples(40)
+@examples(25)
 @given(p=st.integers(1, 6), m=st.integers(1, 12), name=st.sampled_from(["gpipe", "1f1b"]))
 def test_the_peak_of_the_activations_is_the_number_of_microbatches_in_flight(p, m, name):
     costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=1, working_bytes=100),) * p)  # in its first B at the latest

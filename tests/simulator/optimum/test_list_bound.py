@@ -24,7 +24,7 @@ from tests.properties import examples
 from tests.strategies import random_cluster, random_costs
 
 
-@examples(80)
+@examples(40)
 @given(name=st.sampled_from(sorted(CATALOGUE)), is_recomputed=st.booleans(), seed=st.integers(0, 10**6))
 def test_no_run_is_shorter_than_the_bound_of_its_lists(name, is_recomputed, seed):
     chance = random.Random(seed)

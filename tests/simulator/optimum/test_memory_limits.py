@@ -73,7 +73,7 @@ def all_lists(schedule, costs, cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "p", "m", "seed"), [("1f1b", 2, 3, 0), ("zb_h1", 2, 2, 3), ("interleaved", 1, 2, 2)])
+@pytest.mark.parametrize(("name", "p", "m", "seed"), [("1f1b", 2, 2, 0), ("zb_h1", 2, 2, 3), ("interleaved", 1, 2, 2)])
 def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found_fits(name, p, m, seed):
     draw = random.Random(seed)
     schedule = build(name, p, m, 2 if name == "interleaved" else None)
@@ -95,7 +95,7 @@ def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found
     link = Link(0.25)
     known = all_lists(schedule, costs, Cluster((Device(),) * p, link))
     peaks = sorted({num_bytes for _, num_bytes in known})
-    for limit in (peaks[0], peaks[len(peaks) // 2], peaks[-1]):
+    for limit in (peaks[len(peaks) // 3], peaks[-1]):
         least_s = min(makespan_s for makespan_s, num_bytes in known if num_bytes <= limit)
         cluster = Cluster((Device(memory_bytes=limit),) * p, link)
         result = pipesched.optimize(schedule, pipesched.Setup(costs, cluster), seconds=1, num_workers=1)
@@ -110,7 +110,7 @@ def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("p", "m", "seed"), [(2, 2, 0), (2, 2, 1), (1, 3, 3)])
+@pytest.mark.parametrize(("p", "m", "seed"), [(2, 2, 0), (1, 3, 3)])
 def test_with_recomputation_by_choice_what_is_found_fits_and_none_that_fits_is_below_what_is_proven(p, m, seed):
     draw = random.Random(seed)
     schedule = build("1f1b", p, m)
@@ -166,26 +166,46 @@ def planned_s(schedule, costs, cluster):
     return planned.ticks * problem.tick_s
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "limit", "output_bytes", "least_s"),
-    [
-        ("zb_h1", 4.0, 10**6, 65.0),
-        ("zb_h1", 4.5, 10**6, 38.0),
-        ("1f1b", 3.5, 10**6, 87.0),
-        ("1f1b", 7.0, GIB // 5, 33.0),
-    ],
-)
-def test_the_planner_is_near_the_optimum_where_gradients_take_room_of_micro_batches(name, limit, output_bytes, least_s):
-    """CP-SAT proves these optima: before the first backward has ended a rank holds a micro-batch more than later.
+HALF_SAVED = {"saved_bytes": GIB // 2, "weight_bytes": int(1.25 * GIB)}
+FOR_WEIGHTS = {"saved_for_weight_bytes": int(0.2 * GIB)}
+FULL_SAVED = {"saved_bytes": GIB, "weight_bytes": GIB}
+LIMITED = [
+    # gradients take the room of a micro-batch: before the first backward has ended, a rank holds one more than later
+    ("zb_h1", 4, 8, (1.0, None, 1.0, 1.0), FULL_SAVED | {"output_bytes": 10**6}, 4 * GIB, 65.0, 1.01),
+    # large messages need that room
+    ("1f1b", 4, 8, (1.0, 2.0), FULL_SAVED | {"output_bytes": GIB // 5}, 7 * GIB, 33.0, 1.01),
+    # gradients are larger than what a micro-batch saves
+    ("zbv", 2, 4, (0.5, None, 0.5, 0.5), HALF_SAVED | {"output_bytes": 10**6}, 6.25 * GIB + 4 * 10**6, 13.0, 1.01),
+    ("interleaved", 2, 4, (0.5, 1.0), HALF_SAVED | {"output_bytes": 10**6}, 6.5 * GIB + 4 * 10**6, 14.5, 1.01),
+    # gradients of a stage go before those of another come: there is room for one stage's, and 2.25 micro-batches
+    ("zbv", 2, 4, (2.0, None, 1.5, 1.0), HALF_SAVED | FOR_WEIGHTS, 6 * GIB, 39.0, 1.01),
+    # gradients come late: whole backwards wait, too, and a W takes the room of a message that is freed at its end
+    ("interleaved", 2, 4, (2.0, 2.5), HALF_SAVED, 6 * GIB, 50.0, 1.001),
+    (
+        "zbv",
+        2,
+        4,
+        (0.5, None, 0.5, 0.5),
+        HALF_SAVED | FOR_WEIGHTS | {"output_bytes": GIB // 20},
+        5.5 * GIB,
+        12.5,
+        1.001,
+    ),
+]
+"""Schedule, p, m, seconds and bytes of each stage, limit [bytes], the least seconds by CP-SAT, and what is near.
 
-    In the last one large messages need that room.
-    """
-    schedule = build(name, 4, 8)
-    parts = (None, 1.0, 1.0) if name == "zb_h1" else (2.0,)
-    cost = StageCost(1.0, *parts, saved_bytes=GIB, weight_bytes=GIB, output_bytes=output_bytes)
-    costs, cluster = StageCosts((cost,) * 4), Cluster((Device(memory_bytes=int(limit * GIB)),) * 4)
-    assert least_s <= planned_s(schedule, costs, cluster) <= 1.01 * least_s
+`benchmarks/optimum.py` compares the planner with CP-SAT on 100 draws more.
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "p", "m", "seconds", "sizes", "limit", "least_s", "near"), LIMITED)
+def test_the_planner_is_near_the_optimum_beside_gradients(name, p, m, seconds, sizes, limit, least_s, near):
+    schedule = build(name, p, m, 2 if name == "interleaved" else None)
+    costs = StageCosts((StageCost(*seconds, **sizes),) * schedule.num_stages)
+    link = Link(latency_s=1.0 if least_s == 39.0 else 0.0)
+    own_s = planned_s(schedule, costs, Cluster((Device(memory_bytes=int(limit)),) * p, link))
+    assert least_s <= own_s <= near * least_s
 
 
 @pytest.mark.slow
@@ -195,7 +215,7 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
     monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_TRIES", 30)
     monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_MOVES", 300)
     schedule = build(name, 2, 4, chunks)
-    for seed in range(3):
+    for seed in range(2):
         draw = random.Random(seed)
         parts = (2.0,) if name in ("1f1b", "interleaved") else (None, 1.0, draw.choice([0.5, 1.0]))
         costs = StageCosts(
@@ -207,7 +227,7 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
         lists = orderable(schedule, costs)
         weights = max(sum(costs.stages[stage].weight_bytes for stage in lists.stages_on(rank)) for rank in range(2))
         saved = 4 * schedule.num_stages // 2
-        for micro_batches in (1, 1.5, 2):
+        for micro_batches in (1, 1.5):
             cluster = Cluster((Device(memory_bytes=2 * weights + int(micro_batches * saved)),) * 2)
             room = bytes_room(lists, costs, cluster)
             problem = order_problem(lists, costs, cluster, room)
@@ -218,87 +238,6 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
             planned = schedule_of_times(problem, lists, starts, "planned")
             assert room.holds(planned)
             assert not any(excess_in(room, costs, cluster)(planned))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "p", "gradients", "limit", "least_s"),
-    [
-        ("zbv", 2, 2.5, 6.25, 13.0),
-        ("zbv", 2, 2.5, 7.0, 12.5),
-        ("zbv", 4, 2.5, 8.0, 13.5),
-        ("interleaved", 2, 2.5, 6.5, 14.5),
-        ("interleaved", 4, 2.5, 6.5, 21.5),
-        ("interleaved", 4, 2.5, 7.0, 19.5),
-    ],
-)
-def test_the_planner_is_near_the_optimum_where_gradients_are_larger_than_what_a_micro_batch_saves(
-    name, p, gradients, limit, least_s
-):
-    """CP-SAT proves these optima."""
-    schedule = build(name, p, 4, 2 if name == "interleaved" else None)
-    parts = (1.0,) if name == "interleaved" else (None, 0.5, 0.5)
-    sizes = {"saved_bytes": GIB // 2, "weight_bytes": int(gradients * GIB / 2), "output_bytes": 10**6}
-    costs = StageCosts((StageCost(0.5, *parts, **sizes),) * schedule.num_stages)
-    cluster = Cluster((Device(memory_bytes=int(limit * GIB) + 4 * 10**6),) * p)
-    assert least_s <= planned_s(schedule, costs, cluster) <= 1.01 * least_s
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "p", "m", "parts", "gradients", "least_s"),
-    [
-        ("zbv", 2, 4, (4.0, 3.0, 2.0), 2.5, 39.0),
-        ("zbv", 2, 4, (1.0, 3.0, 1.0), 4.0, 20.5),
-        ("zb_h1", 4, 6, (4.0, 3.0, 2.0), 2.5, 94.0),
-        ("zb_h1", 4, 6, (1.0, 1.0, 1.0), 4.0, 24.0),
-        ("zbv", 2, 6, (4.0, 3.0, 2.0), 2.5, 64.0),
-    ],
-)
-def test_the_planner_lets_gradients_of_a_stage_go_before_those_of_another_come(name, p, m, parts, gradients, least_s):
-    """There is room for gradients of one stage and 2.25 micro-batches; CP-SAT proves these, but of the last finds none
-    that is shorter."""
-    schedule = build(name, p, m)
-    num_chunks = schedule.num_stages // p
-    f, i, w = (part / num_chunks for part in parts)
-    sizes = {
-        name: int(size * GIB / num_chunks) for name, size in (("saved", 1), ("for_w", 0.4), ("weights", gradients))
-    }
-    cost = StageCost(
-        f, None, i, w, saved_bytes=sizes["saved"], saved_for_weight_bytes=sizes["for_w"], weight_bytes=sizes["weights"]
-    )
-    limit = int((gradients * (1 + 1 / num_chunks) + 2.25) * GIB)
-    link = Link(latency_s=1.0 if parts[0] > 1 else 0.0)
-    costs = StageCosts((cost,) * schedule.num_stages)
-    assert planned_s(schedule, costs, Cluster((Device(memory_bytes=limit),) * p, link)) <= 1.01 * least_s
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "p", "m", "parts", "gradients", "room", "output_bytes", "least_s"),
-    [
-        ("interleaved", 3, 4, (1.0, 4.0), 4.0, 3.25, GIB // 20, 29.5),
-        ("interleaved", 2, 4, (4.0, 5.0), 2.5, 2.25, 0, 50.0),
-        ("zbv", 2, 4, (1.0, 1.0, 1.0), 2.5, 1.75, GIB // 20, 12.5),
-        ("v_half", 3, 6, (1.0, 3.0, 1.0), 1.0, 3.25, GIB // 20, 32.5),
-    ],
-)
-def test_the_planner_is_as_good_as_cp_sat_where_gradients_come_late(
-    name, p, m, parts, gradients, room, output_bytes, least_s
-):
-    """Whole backwards wait, too, and a W takes the room of a message that is let go of at its end.
-
-    CP-SAT found these in 2.5 to 4 s.
-    """
-    schedule = build(name, p, m, 2 if name == "interleaved" else None)
-    forward, *backward = (part / 2 for part in parts)
-    times = (forward, *([None] if len(backward) > 1 else []), *backward)
-    sizes = {"saved_bytes": GIB // 2, "weight_bytes": int(gradients * GIB / 2), "output_bytes": output_bytes}
-    if len(backward) > 1:
-        sizes["saved_for_weight_bytes"] = GIB // 5
-    limit = int((1.5 * gradients + room) * GIB)
-    costs = StageCosts((StageCost(*times, **sizes),) * schedule.num_stages)
-    assert planned_s(schedule, costs, Cluster((Device(memory_bytes=limit),) * p)) <= 1.001 * least_s
 
 
 def test_messages_need_room_that_a_list_is_given_by_fewer_micro_batches():

@@ -37,16 +37,16 @@ def predicted(request, chosen=lambda plans: plans):
 @given(seed=st.integers(0, 10**6))
 def test_the_ranking_is_that_of_an_exhaustive_search_but_for_faster_cuts(seed):
     request = random_request(random.Random(seed))
-    fits = sorted((outcome.throughput for _, _, outcome in predicted(request) if outcome.fits), reverse=True)
+    outcomes = [outcome for _, _, outcome in predicted(request) if outcome.fits]
+    fits = sorted((outcome.throughput for outcome in outcomes), reverse=True)
     ranking = search_plans(request, top=5)
     assert ranking.is_complete
     throughputs, known = [plan.throughput for plan in ranking.ranked], {plan for _, plan in ranking.considered}
     assert throughputs == sorted(throughputs, reverse=True)
     best = {}  # of the cuts of a candidate, of which one is left
-    for _, _, outcome in predicted(request):
-        if outcome.fits:
-            uncut = replace(outcome.setting, partition=())
-            best[uncut] = max(outcome.throughput, best.get(uncut, 0.0))
+    for outcome in outcomes:
+        uncut = replace(outcome.setting, partition=())
+        best[uncut] = max(outcome.throughput, best.get(uncut, 0.0))
     of_candidates = sorted(best.values(), reverse=True)
     assert all(own >= its * (1 - 1e-12) for own, its in zip(throughputs, of_candidates, strict=False))
     as_considered = [plan.throughput for plan in ranking.ranked if plan.setting in known]
@@ -62,12 +62,12 @@ def limited(memory_bytes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory_bytes", [None, 400, 10], ids=["all fit", "some fit", "none fits"])
-def test_in_several_processes_the_same_is_ranked_and_rejected(memory_bytes):
-    request = limited(memory_bytes)
+def test_in_several_processes_the_same_is_ranked_and_rejected():
+    request = limited(400)
     here = search_plans(request, top=3)
     assert search_plans(request, top=3, workers=2) == here
-    assert bool(here.ranked) is (memory_bytes != 10)
+    assert here.ranked
+    assert here.rejected
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from pipesched.simulator.search import Lag, Race
 
 MOST_ROUNDS = 48
-NUM_RACES = 500
+NUM_RACES = 200
 
 
 def run_race(true_s, noise, rng, drift=0.0):
@@ -34,8 +34,9 @@ def races(true_s, noise, drift=0.0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [0.1, 0.3])
-@pytest.mark.parametrize("true_s", [(1.03, 1.0, 1.06, 1.1, 1.5), (1.01, 1.001, 1.0), (1.2, 1.0)], ids=str)
+@pytest.mark.parametrize(
+    ("true_s", "noise"), [((1.03, 1.0, 1.06, 1.1, 1.5), 0.1), ((1.01, 1.001, 1.0), 0.3), ((1.2, 1.0), 0.3)], ids=str
+)
 def test_the_best_is_named_or_nothing_is_said_in_95_of_100_races(true_s, noise):
     wrong, _, _ = races(true_s, noise)
     assert wrong <= 0.05 * NUM_RACES

@@ -11,8 +11,10 @@ def kind(outcome):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("evaluator", [Evaluator.SIMULATE, Evaluator.MAX_NUM, Evaluator.MAX_SIZE])
-@pytest.mark.parametrize("memory_bytes", [None, 9_000])
+@pytest.mark.parametrize(
+    ("evaluator", "memory_bytes"),
+    [(Evaluator.SIMULATE, None), (Evaluator.SIMULATE, 9_000), (Evaluator.MAX_NUM, 9_000), (Evaluator.MAX_SIZE, None)],
+)
 def test_those_that_lead_are_the_first_of_all_settings_and_the_others_take_and_hold_no_less_than_they_are_said_to(
     evaluator, memory_bytes
 ):

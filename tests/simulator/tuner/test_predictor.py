@@ -106,7 +106,7 @@ def test_three_devices_wait_for_all_that_is_before_and_behind_them():
     assert waits == [(0.0, 9.0), (1.5, 5.5), (5.0, 0.0)]
 
 
-@examples(60)
+@examples(30)
 @given(
     m=st.integers(1, 8),
     asked=st.integers(1, 8),

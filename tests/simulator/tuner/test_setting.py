@@ -25,10 +25,6 @@ def test_a_setting_has_the_name_and_the_parameters_that_its_lists_have_in_the_ca
     assert (simplest.schedule == "1f1b") == (setting.build().ops == build("1f1b", 3, setting.num_microbatches).ops)
 
 
-def test_one_pipeline_trains_as_plain_training_does():
-    assert tuned("avgpipe", 3, 4, 1, 2).training == tuned("zb_h1", 3, 4).training == "plain"
-
-
 def test_several_pipelines_are_another_training():
     assert tuned("avgpipe", 3, 4, 2, 0).training == "elastic averaging"
     assert any(isinstance(op, Average) for row in tuned("avgpipe", 2, 4, 2, 0).build().ops for op in row)
@@ -76,11 +72,6 @@ def test_1f1b_and_1f1b_afp_by_name_are_one_pipeline_of_avgpipe():
     assert Space(3, (4,), (1, 2), (0, 2), ("1f1b",)).settings() == (tuned("avgpipe", 3, 4, 1, 0),)
     both = Space(3, (4,), (1, 2), (0, 2), ("1f1b_afp", "1f1b")).settings()
     assert both == (tuned("avgpipe", 3, 4, 1, 0), tuned("avgpipe", 3, 4, 1, 2))
-
-
-def test_plain_1f1b_is_always_there():
-    assert tuned("avgpipe", 3, 4, 1, 0) in Space(3, (4,), (2,), (1,)).settings()
-    assert tuned("avgpipe", 3, 4, 1, 0) in Space(3, (4,), schedules=("zb_h1",), recomputes=(True,)).settings()
 
 
 def test_chunks_are_for_those_that_take_them_and_recompute_for_all():

@@ -99,11 +99,6 @@ def test_slices_without_length_stay_in_their_lane_unless_two_meet():
     assert [name for _, name in lanes(both).values()] == ["compute", "compute 2"]
 
 
-def test_a_run_in_which_nothing_takes_time_keeps_every_rule():
-    text = to_trace(play(one_f_one_b(3, 4), 0.0, seconds=lambda op: 0.0))
-    assert check_trace(text) == []
-
-
 def test_touching_spans_touch_after_rounding():
     cuts = [i / 3e9 + i * 1e-7 for i in range(200)]
     spans = [Span(0, forward(0, i), a, a, b) for i, (a, b) in enumerate(pairwise(cuts))]
@@ -153,7 +148,7 @@ def test_no_timeline_makes_an_empty_trace():
     assert json.loads(to_trace())["traceEvents"] == []
 
 
-@examples(60)
+@examples(30)
 @given(data=st.data())
 def test_any_timeline_keeps_every_rule(data):
     instants = st.integers(-20, 20).map(lambda n: n * 1e-9)

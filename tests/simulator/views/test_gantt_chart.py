@@ -1,6 +1,5 @@
 import math
 import re
-import sys
 from dataclasses import replace
 from itertools import groupby, pairwise
 
@@ -24,7 +23,6 @@ from pipesched.simulator.views import (
 from pipesched.simulator.views.figure import IDLE
 from pipesched.simulator.views.op_looks import lighter, look
 from tests.hand_timelines import play, shaken
-from tests.processes import run
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF", ".html": b"<!DOCTYPE html>"}
 
@@ -39,16 +37,9 @@ def every_kind():
 @pytest.mark.parametrize("suffix", STARTS)
 def test_a_picture_or_page_is_written_by_its_suffix(tmp_path, suffix):
     path = tmp_path / f"chart{suffix}"
-    draw_gantt([play(one_f_one_b(2, 3), 0.1)], path, title="1F1B")
+    draw_gantt([every_kind()], path, title="1F1B")
     assert path.read_bytes().startswith(STARTS[suffix])
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_every_kind_of_op_can_be_drawn(tmp_path):
-    draw_gantt([every_kind()], tmp_path / "chart.png")
-    assert {box.kind for box in gantt_layout([every_kind()]).boxes} == {
-        "F", "B", "I", "W", "R", "Reduce", "Step", "Average", "Unshard", "Reshard",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["chart.bmp", "chart", "missing/chart.png"])
@@ -65,13 +56,12 @@ def test_nothing_to_draw_is_refused(tmp_path, timelines):
         draw_gantt(timelines, tmp_path / "chart.png")
 
 
-def test_two_runs_of_one_schedule_are_paired_rank_by_rank(tmp_path):
+def test_two_runs_of_one_schedule_are_paired_rank_by_rank():
     line = play(one_f_one_b(3, 4), 0.1)
     chart = gantt_layout([line, shaken(line)])
     assert [(row.rank, row.timeline) for row in sorted(chart.rows, key=lambda row: row.y)] == [
         (rank, index) for rank in range(3) for index in range(2)
     ]
-    draw_gantt([line, shaken(line)], tmp_path / "chart.png")
 
 
 def test_runs_of_one_name_are_told_apart():
@@ -81,17 +71,16 @@ def test_runs_of_one_name_are_told_apart():
     assert gantt_layout([line, line]).names == ("predicted 1", "predicted 2")
 
 
-def test_two_schedules_stand_one_under_another(tmp_path):
+def test_two_schedules_stand_one_under_another():
     timelines = [play(gpipe(3, 4)), play(one_f_one_b(3, 4))]
     chart = gantt_layout(timelines)
     assert [(row.timeline, row.rank) for row in sorted(chart.rows, key=lambda row: row.y)] == [
         (index, rank) for index in range(2) for rank in range(3)
     ]
     assert len(chart.headings) == 2
-    draw_gantt(timelines, tmp_path / "chart.png")
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 3])
 def test_rows_never_touch_and_stay_in_the_picture(count):
     line = play(one_f_one_b(3, 4))
     for timelines in ([line] * count, [play(gpipe(2 + i, 4)) for i in range(count)]):
@@ -143,7 +132,7 @@ def uneven(num_boxes=24):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("timeline", [uneven(), uneven(9), paired(), play(interleaved(4, 2, 16), 0.1), every_kind()])
+@pytest.mark.parametrize("timeline", [uneven(), uneven(9), paired()])
 def test_a_number_stands_in_every_box_that_has_room_for_the_widest_and_reaches_into_no_other(timeline):
     from pipesched.simulator.views import draw
 
@@ -245,18 +234,6 @@ def test_a_terminal_line_is_as_wide_as_asked_for():
 )
 def test_times_are_in_the_unit_that_people_read(time_s, text):
     assert readable_s(time_s) == text
-
-
-@pytest.mark.slow
-def test_charts_for_the_terminal_load_no_heavy_package():
-    code = (
-        "import sys\n"
-        "from pipesched.simulator.analysis import compare_timelines\n"
-        "from pipesched.simulator.views import text_gantt, to_trace\n"
-        "print([m for m in ('matplotlib', 'pandas', 'torch', 'pydantic', 'numba') if m in sys.modules])"
-    )
-    done = run([sys.executable, "-c", code])
-    assert done.stdout.strip() == "[]"
 
 
 def test_handing_over_is_drawn_and_explained_where_there_is_some():

@@ -9,22 +9,10 @@ from pipesched.simulator.tuner import Space, search_settings, tuned
 from pipesched.simulator.views import heat_map_figure, save_figure
 from tests.simulator.tuner.problems import problem
 
-STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", STARTS)
-def test_heat_maps_are_written_by_their_suffix(tmp_path, suffix):
-    outcomes = search_settings(problem(memory_bytes=9000), Space(3, (2, 4, 8), (1, 2), (0, 1)).settings())
-    assert {outcome.fits for outcome in outcomes} == {True, False}
-    save_figure(lambda: heat_map_figure(outcomes, "a model"), tmp_path / f"map{suffix}")
-    assert (tmp_path / f"map{suffix}").read_bytes().startswith(STARTS[suffix])
-
-
-@pytest.mark.parametrize("memory_bytes", [1, None])
-def test_they_are_drawn_where_nothing_fits_and_of_one_setting(tmp_path, memory_bytes):
-    outcomes = search_settings(problem(memory_bytes=memory_bytes), Space(3, (8,)).settings())
-    save_figure(lambda: heat_map_figure(outcomes), tmp_path / "map.png")
+def test_they_are_drawn_where_nothing_fits_and_of_one_setting(tmp_path):
+    outcomes = search_settings(problem(memory_bytes=1), Space(3, (8,)).settings())
+    save_figure(lambda: heat_map_figure(outcomes, "a model"), tmp_path / "map.png")
     assert (tmp_path / "map.png").is_file()
 
 
@@ -50,14 +38,10 @@ def test_heat_maps_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, outcom
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("values", [(0.0, 0), (0.0, 4096), (2.0, 0)])
-def test_a_setting_that_is_not_known_is_left_out_and_one_that_takes_nothing_is_drawn(tmp_path, values):
-    seconds, held_bytes = values
-    free = Outcome(tuned("avgpipe", 3, 4, 1, 0), seconds, held_bytes)
-    save_figure(
-        lambda: heat_map_figure([IMPOSSIBLE, free, Outcome(tuned("avgpipe", 3, 8, 2, 0), 1.0, 2**20)]),
-        tmp_path / "map.png",
-    )
+def test_a_setting_that_is_not_known_is_left_out_and_one_that_takes_nothing_is_drawn(tmp_path):
+    values = {1: (0.0, 0), 2: (0.0, 4096), 4: (2.0, 0), 8: (1.0, 2**20)}
+    known = [Outcome(tuned("avgpipe", 3, m, 1, 0), *measures) for m, measures in values.items()]
+    save_figure(lambda: heat_map_figure([IMPOSSIBLE, *known]), tmp_path / "map.png")
     assert (tmp_path / "map.png").is_file()
 
 

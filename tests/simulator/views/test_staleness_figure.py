@@ -1,5 +1,3 @@
-import sys
-
 import pytest
 
 from pipesched.schedules import make_schedule
@@ -8,18 +6,6 @@ from pipesched.schedules.ops import forward
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views import save_figure, staleness_figure
 from pipesched.simulator.views.staleness_figure import panels
-from tests.processes import run
-
-STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", STARTS)
-def test_a_picture_is_written_by_its_suffix(tmp_path, suffix):
-    path = tmp_path / f"staleness{suffix}"
-    save_figure(lambda: staleness_figure(build("spectrain", 3, 8), title="SpecTrain"), path)
-    assert path.read_bytes().startswith(STARTS[suffix])
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_cells_are_the_staleness_of_each_stage_and_microbatch():
@@ -43,7 +29,9 @@ def test_a_run_shorter_than_asked_for_is_shown_whole():
 
 @pytest.mark.slow
 def test_many_cells_and_an_op_without_a_backward_can_be_drawn(tmp_path):
-    save_figure(lambda: staleness_figure(build("pipeoptim", 16, 48), num_microbatches=48), tmp_path / "many.png")
+    save_figure(
+        lambda: staleness_figure(build("pipeoptim", 8, 32), num_microbatches=32, title="many"), tmp_path / "many.svg"
+    )
     broken = make_schedule("broken", 1, 1, [[forward(0, 0)]])
     assert panels(broken, 4)[0].cells == ((None,),)
     save_figure(lambda: staleness_figure(broken), tmp_path / "broken.png")
@@ -55,9 +43,3 @@ def test_a_picture_that_cannot_be_is_refused_in_one_line(tmp_path, name, count):
         save_figure(lambda: staleness_figure(build("gpipe", 2, 2), count), tmp_path / name)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_matplotlib_is_not_loaded_before_something_is_drawn():
-    code = "import sys, pipesched.simulator.views.staleness_figure; sys.exit('matplotlib' in sys.modules)"
-    assert run([sys.executable, "-c", code]).returncode == 0

@@ -27,13 +27,6 @@ def test_every_span_is_a_row_in_order():
     assert list(frame["end_s"]) == [span.end_s for span in line.spans]
 
 
-def test_work_adds_up_by_phase_and_stage():
-    frame = to_frame(play(one_f_one_b(2, 4)))
-    seconds = (frame["end_s"] - frame["start_s"]).groupby([frame["phase"], frame["stage"]]).sum()
-    assert seconds["F", 0] == seconds["F", 1] == 4.0
-    assert seconds["B", 0] == seconds["B", 1] == 8.0
-
-
 def test_sends_have_a_peer_and_computations_a_version():
     frame = to_frame(play(pipedream(2, 3)))
     assert set(frame.loc[frame["phase"] == "SEND_F", "peer"]) == {1}

@@ -193,11 +193,6 @@ def test_a_page_asks_for_nothing_and_runs_no_script_but_its_own():
     assert policy == f"default-src 'none'; script-src {' '.join(hashes[:3])}; style-src {hashes[3]}"
 
 
-def test_a_page_is_the_same_whenever_it_is_made():
-    lines = [shaken(play(one_f_one_b(3, 5), 0.1)), play(gpipe(2, 3))]
-    assert timeline_page(lines, "a", "b") == timeline_page(lines, "a", "b")
-
-
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e6])
 def test_ticks_are_fine_enough_for_every_makespan(scale):
     line = play(gpipe(2, 2), seconds=lambda op: scale / 3)

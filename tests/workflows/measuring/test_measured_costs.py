@@ -5,7 +5,6 @@ import statistics
 import pytest
 
 import pipesched
-from pipesched.profiles.costs import costs_of_stages
 from pipesched.schedules.builders import build
 from tests.hand_timelines import play
 from tests.profiles.hand_profiles import layer, measurement, profile, split
@@ -38,7 +37,7 @@ def test_messages_travel_as_long_as_in_the_run_unless_machines_are_given():
 
 def test_a_profile_beside_says_bytes_and_shares_of_the_backward():
     measured = pipesched.costs_from_runs(GPIPE, profile=LAYERS, run_partition=[1, 3], microbatch_size=2)
-    known = costs_of_stages(LAYERS, ((0, 1), (1, 4)), 2).stages
+    known = LAYERS.costs_of_layers(((0, 1), (1, 4)), 2).stages
     stages = measured.costs.stage_costs(build("zb_h1", 2, 4)).stages
 
     assert [stage.output_bytes for stage in stages] == [20, 20]

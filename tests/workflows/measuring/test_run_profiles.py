@@ -7,7 +7,6 @@ from statistics import fmean
 import pytest
 
 import pipesched
-from pipesched.profiles.costs import costs_of_stages
 from pipesched.schedules.ops import Compute, Step
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -53,7 +52,7 @@ def means(timeline):
 def test_stages_cut_as_the_run_was_take_what_it_took(size):
     run = run_of("1f1b")
     fitted = pipesched.profile_from_runs(run, LAYERS, run_partition=CUT, microbatch_size=size).profile
-    stages = costs_of_stages(fitted, BOUNDS, size).stages
+    stages = fitted.costs_of_layers(BOUNDS, size).stages
     expected = means(run)
     for index, stage in enumerate(stages):
         seconds = {"F": stage.forward_s, "B": stage.backward_s, "Step": stage.step_s}
@@ -62,9 +61,11 @@ def test_stages_cut_as_the_run_was_take_what_it_took(size):
 
 def test_halves_of_the_backward_are_those_of_the_run():
     run = run_of("zb_h1")
-    stages = costs_of_stages(
-        pipesched.profile_from_runs(run, LAYERS, run_partition=CUT).profile, BOUNDS, LAYERS.microbatch_sizes[0]
-    ).stages
+    stages = (
+        (pipesched.profile_from_runs(run, LAYERS, run_partition=CUT).profile)
+        .costs_of_layers(BOUNDS, LAYERS.microbatch_sizes[0])
+        .stages
+    )
     expected = means(run)
     for index, stage in enumerate(stages[1:], 1):
         assert stage.backward_input_s == pytest.approx(expected[index, "I"])
