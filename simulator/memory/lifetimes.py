@@ -169,7 +169,8 @@ def lifetimes(ops: OpColumns, num_stages: int, buffers: Buffers | None = "pooled
     if not len(cells.others):
         cells = cells._replace(others=zeros(num_cells))
     num_microbatches = 1 + machine_code.bounds(ops.microbatches)[1]
-    num_versions = 1 + int(cells.others[ops.codes % op_cells.OVERLAPPED < op_cells.SEND_F].max(initial=0))
+    versions = cells.others[ops.codes % op_cells.OVERLAPPED < op_cells.SEND_F] if has_all else cells.others[:0]
+    num_versions = 1 + int(versions.max(initial=0))
     num_states, num_posts = num_stages * num_microbatches, sum(ops.counts[op_cells.SEND_F : op_cells.REDUCE])
     num_posts, num_peers = has_all * num_cells, has_all * 2 * min(num_posts, num_ranks * num_ranks)
     room = sum(count * most for count, most in zip(ops.counts, _ROWS_OF, strict=True))

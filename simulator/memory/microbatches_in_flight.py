@@ -12,6 +12,7 @@ it counts fully for W, and an input before its R counts nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -25,6 +26,8 @@ from pipesched.simulator.memory.lifetimes import Part, activation_bytes, lifetim
 
 _MOST = 1 << 40
 """Largest common denominator of the shares counted by stages that are added up in 64 bits."""
+_MOST_ROWS = 200_000
+"""Lifetimes that are added up at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +51,29 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
         Samples in order of device, then time [s], in micro-batches, which may be fractions. The first sample of a
         device is at the beginning of the Timeline. Two samples may have the same time if ops take no time.
     """
-    held, unit = _held(timeline, costs, schedule)
-    return tuple(_sample(held, unit, at) for at in seen_at_once(held, held.amounts))
+    parts = _parts_held(timeline, costs, schedule)
+    return tuple(_sample(held, unit, at) for held, unit in parts for at in seen_at_once(held, held.amounts))
 
 
 def peaks_in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> dict[int, InFlight]:
     """Return, per device, the first sample of the most micro-batches of `in_flight`, without making the others."""
-    held, unit = _held(timeline, costs, schedule)
-    ends = np.searchsorted(held.devices, timeline.devices, side="right")
-    begins = np.append(0, ends[:-1])
-    peaks = (begin + int(held.amounts[begin:end].argmax()) for begin, end in zip(begins, ends, strict=True))
-    return {device: _sample(held, unit, at) for device, at in zip(timeline.devices, peaks, strict=True)}
+    peaks = {}
+    for held, unit in _parts_held(timeline, costs, schedule):
+        devices, begins = np.unique(held.devices, return_index=True)
+        for device, begin, end in zip(devices.tolist(), begins, [*begins[1:], len(held.devices)], strict=True):
+            peaks[device] = _sample(held, unit, begin + int(held.amounts[begin:end].argmax()))
+    return peaks
 
 
 def _sample(held: Totals, unit: int, at: int) -> InFlight:
     return InFlight(int(held.devices[at]), float(held.times[at]), int(held.amounts[at]) / unit)
 
 
-def _held(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tuple[Totals, int]:
-    """Return the parts of micro-batches that each device holds at each instant, and how many parts one has."""
+def _parts_held(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> Iterator[tuple[Totals, int]]:
+    """Yield the parts of micro-batches that devices hold at each instant, and the number of parts of a micro-batch.
+
+    Long lists are added up device by device, which takes less memory.
+    """
     spans, share, num_stages = timeline.columns, schedule.stage_share, schedule.num_stages
     shares = [
         [share * _share_held(costs, part, stage) for stage in range(num_stages)]
@@ -74,20 +81,27 @@ def _held(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tuple[To
     ]
     unit = lcm(*(count.denominator for row in shares for count in row))
     kind = np.int64 if unit * len(spans.ops.codes) < _MOST else object
-    rows = lifetimes(spans.ops, num_stages, None)
-    counts = np.array([[int(count * unit) for count in row] for row in shares], kind)[rows.parts, rows.stages]
+    counts_of = np.array([[int(count * unit) for count in row] for row in shares], kind)
+    rows, device_of = lifetimes(spans.ops, num_stages, None), np.array(timeline.rank_to_device, np.int32)
     instants = Instants(spans.ops.cells, spans.posted_s, spans.starts_s, spans.ends_s, spans.begin_s)
-    (since_s, since_orders), (until_s, until_orders) = instants.of(rows.since), instants.of(rows.until)
-    own = np.repeat(np.array(timeline.rank_to_device, np.int32), np.diff(rows.begins))
-    devices = np.array(timeline.devices, np.int32)
-    nothing = np.zeros(len(devices), np.int32)
-    held = totals(
-        np.concatenate([devices, own, own]),
-        np.concatenate([np.full(len(devices), spans.begin_s), since_s, until_s]),
-        np.concatenate([nothing, since_orders, until_orders]),
-        np.concatenate([nothing, counts, -counts]),
-    )
-    return held, unit
+    all_devices = np.array(timeline.devices, np.int32)
+    for devices in np.array_split(all_devices, 1 + min(len(all_devices), len(rows.parts) // _MOST_ROWS)):
+        ranks = np.flatnonzero(np.isin(device_of, devices))
+        places = (np.arange(rows.begins[rank], rows.begins[rank + 1]) for rank in ranks)
+        its = np.concatenate([np.arange(0), *places])
+        own, counts = (
+            np.repeat(device_of[ranks], np.diff(rows.begins)[ranks]),
+            counts_of[rows.parts[its], rows.stages[its]],
+        )
+        (since_s, since_orders), (until_s, until_orders) = instants.of(rows.since[its]), instants.of(rows.until[its])
+        nothing = np.zeros(len(devices), np.int32)
+        held = totals(
+            np.concatenate([devices, own, own]),
+            np.concatenate([np.full(len(devices), spans.begin_s), since_s, until_s]),
+            np.concatenate([nothing, since_orders, until_orders]),
+            np.concatenate([nothing, counts, -counts]),
+        )
+        yield held, unit
 
 
 def _share_held(costs: StageCosts, part: Part, stage: int) -> Fraction:
