@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import TypeAlias
@@ -28,7 +28,7 @@ class Learning(StrEnum):
     AVERAGING = "elastic averaging"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Setting:
     """A schedule by name, its counts, and every other choice of a search.
 
@@ -67,6 +67,10 @@ class Setting:
     def __str__(self) -> str:
         """Return the layout and schedule of a plan, or the schedule with M and N of a tuned setting."""
         return self._layout_name if self.partition else self._batch_name
+
+    def __repr__(self) -> str:
+        values = [(part.name, getattr(self, part.name), part.default) for part in fields(self)]
+        return f"Setting({', '.join(f'{name}={value!r}' for name, value, usual in values if value != usual)})"
 
     @property
     def label(self) -> str:
