@@ -50,7 +50,7 @@ RUNS = [(name, 4, optimizer, 60) for name in SCHEMES for optimizer in BY_HAND]
 RUNS += [
     (name, d, list(BY_HAND)[(d + k) % len(BY_HAND)], count)
     for k, name in enumerate(SCHEMES)
-    for d, count in ((1, 20), (2, 30), (3, 30), (5, 30), (8, 40), (4, 1), (4, 3))
+    for d, count in ((1, 20), (2, 30), (3, 30), (8, 40), (4, 3))
 ]
 """Every scheme with every optimizer on four ranks, and with one of them in turn on other numbers of ranks."""
 

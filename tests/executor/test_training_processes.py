@@ -22,9 +22,7 @@ MODEL, NUM_LAYERS, STEPS = "digits:width=8,blocks=6", 8, 6
 
 
 def a_job(name="pipeoptim", **fields):
-    schedule_spec = fields.pop(
-        "schedule_spec", ScheduleSpec(name=name, num_ranks=1 if name == "avgpipe" else 2, num_microbatches=4)
-    )
+    schedule_spec = fields.pop("schedule_spec", ScheduleSpec(name=name, num_ranks=2, num_microbatches=4))
     lists = schedule_spec.run(STEPS).lists(STEPS)
     given = {
         "model": MODEL,
@@ -45,11 +43,13 @@ def locally(job):
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    ("name", "averaging"), [("pipeoptim", "asynchronous"), ("avgpipe", "asynchronous"), ("avgpipe", "synchronous")]
+    ("name", "num_ranks", "averaging"),
+    [("pipeoptim", 2, "asynchronous"), ("avgpipe", 1, "asynchronous"), ("avgpipe", 2, "synchronous")],
 )
-def test_every_step_and_the_final_weights_are_those_of_one_process(name, averaging):
+def test_every_step_and_the_final_weights_are_those_of_one_process(name, num_ranks, averaging):
     told = []
-    job = a_job(name, averaging=averaging)
+    spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4)
+    job = a_job(schedule_spec=spec, averaging=averaging)
     result = launch_training(job, lambda step, scores: told.append((step, scores)))
     expected = locally(job)
     assert [scores.loss for scores in result.steps] == pytest.approx(
