@@ -18,7 +18,7 @@ from tests.strategies import random_cluster, random_costs
 
 
 @pytest.mark.parametrize("buffers", ["pooled", "at_use", "per_microbatch"])
-@examples(60)
+@examples(25)
 @given(
     name=st.sampled_from(sorted(CATALOGUE)),
     p=st.integers(1, 4),

@@ -210,17 +210,6 @@ def test_zero_bubble_holds_what_the_paper_says(name, ahead, p, more, t_w):
     assert max(expected) == (ahead * (p - 1) + 1) * m_b
 
 
-@examples(25)
-@given(p=st.integers(1, 6), v=st.integers(1, 4), rounds=st.integers(2, 4))
-def test_interleaving_raises_the_peak_of_1f1b_by_the_factor_of_the_paper(p, v, rounds):
-    # a chunk saves a v-th of what 1F1B's stage saves, which is p v here
-    costs = StageCosts((StageCost(1.0 / v, 2.0 / v, saved_bytes=p, working_bytes=5),) * (p * v))
-    schedule = build("interleaved", p, p * rounds, v)
-    peaks = peak_memory(memory(simulate_lists(schedule, costs), costs, schedule))
-    one_f_one_b_bytes = p * (p * v)
-    assert peaks[0].total_bytes == round(one_f_one_b_bytes * (1 + (p - 1) / (p * v))) + 5
-
-
 def test_recompute_keeps_only_the_input_until_it_runs():
     # One rank holds both stages, so the input of stage 1 is handed over on the rank itself.
     recompute = Compute(Phase.RECOMPUTE, 1, 0)
@@ -301,28 +290,6 @@ def test_a_predicted_copy_is_dropped_just_after_the_gradients_are_there():
         (s.time_s, *map(dict(s.bytes_by_kind).get, ("weight_versions", "gradients", "activations"))) for s in samples
     ]
     assert held[-5:] == [(4.0, 0, 0, 7), (5.0, 50, 0, 7), (7.0, 50, 50, 0), (7.0, 0, 50, 0), (8.0, 0, 0, 0)]
-
-
-@examples(30)
-@given(p=st.integers(1, 6), m=st.integers(12, 18))
-def test_pipedream_stashes_one_version_for_every_stage_that_follows(p, m):
-    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=1),) * p)
-    schedule = build("pipedream", p, m)
-    samples = memory(simulate_lists(schedule, costs), costs, schedule)
-    stashed = [
-        max(num_bytes for _, num_bytes in bytes_over_time(samples, rank, "weight_versions")) for rank in range(p)
-    ]
-    assert stashed == [p - 1 - rank for rank in range(p)]
-
-
-@examples(25)
-@given(p=st.integers(1, 6), m=st.integers(1, 12), name=st.sampled_from(["gpipe", "1f1b"]))
-def test_the_peak_of_the_activations_is_the_number_of_microbatches_in_flight(p, m, name):
-    costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=1, working_bytes=100),) * p)  # in its first B at the latest
-    schedule = build(name, p, m)
-    peaks = peak_memory(memory(simulate_lists(schedule, costs), costs, schedule))
-    expected = [m if name == "gpipe" else min(m, p - rank) for rank in range(p)]
-    assert [peaks[rank].total_bytes - 100 for rank in range(p)] == expected
 
 
 def test_the_ranks_of_one_device_are_added_up():
