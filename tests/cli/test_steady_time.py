@@ -87,7 +87,7 @@ def test_the_settings_of_a_search_have_the_pace_that_simulate_says(pipesched):
 
 def test_a_note_says_where_lists_are_too_long_to_be_repeated(pipesched, monkeypatch):
     monkeypatch.setattr("pipesched.simulator.tuner.setting_evaluation._MOST_CELLS", 7)
-    for module in ("candidate_evaluation", "plan_search"):
+    for module in ("plan_judge", "plan_search"):
         monkeypatch.setattr(f"pipesched.simulator.planner.{module}.MOST_CELLS", 1)
     tuned = pipesched(f"tune {GPT} -b 8 -p 2 -s 1f1b --microbatches 4").out
     assert "steady time: lists of more than 7 stages x micro-batches are not tried" in " ".join(tuned.split())
