@@ -31,8 +31,8 @@ def test_what_takes_no_time_comes_one_after_the_other_and_a_prediction_is_droppe
     spans = [Span(0, op, start, start, end) for op, start, end in times]
     columns = SpanColumns.of(spans, 1)
     instants = Instants(columns.ops.cells, columns.posted_s, columns.starts_s, columns.ends_s, 0.0)
-    found = zip(*instants.of(np.arange(20)), strict=True)
-    points = [(float(time_s), int(order)) for time_s, order in found]
+    of_cells = zip(*instants.of(np.arange(20)), strict=True)
+    points = [(float(time_s), int(order)) for time_s, order in of_cells]
     assert [tuple(points[4 * cell + 1 : 4 * cell + 4]) for cell in range(5)] == [
         (tuple(op.start), tuple(op.end), tuple(op.over)) for op in timed_ops(spans)
     ]
