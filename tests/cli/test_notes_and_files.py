@@ -18,7 +18,8 @@ from pipesched.schedules.formats import timeline_to_json
 from tests.cli.json_answers import FILES, documented
 from tests.hand_timelines import play
 
-GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
+DATA = Path(__file__).parents[2] / "profiles" / "data"
+GPT = DATA / "gpt-10m-epyc.json"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,23 @@ def test_a_profile_of_a_cpu_on_a_machine_of_gpus_is_noted_once(pipesched, line):
         ]
         == []
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "partition {gpt} -p 2",
+        "plan {gpt} -b 4 --devices 2 -s gpipe --top 1",
+        "tune {gpt} -b 4 --ranks 2 -s gpipe",
+        "sweep -s gpipe -p 2 -m 4 --profile {gpt}",
+    ],
+)
+def test_a_profile_of_a_cpu_on_a_machine_of_your_own_is_noted_once(pipesched, line, tmp_path):
+    node = json.loads((DATA / "machines" / "dgx-a100.json").read_text(encoding="utf-8"))
+    (tmp_path / "mine.json").write_text(json.dumps(node | {"origin": "mine"}), encoding="utf-8")
+    line = line.format(gpt=GPT) + f" --nodes 1 --machine {tmp_path / 'mine.json'}"
+    (note,) = json.loads(pipesched(f"{line} --json").out)["notes"]
+    assert f"not on the GPUs of {tmp_path / 'mine.json'}" in note
 
 
 def test_ops_shorter_than_what_a_hand_over_takes_are_noted(pipesched):

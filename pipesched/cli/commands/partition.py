@@ -13,7 +13,7 @@ from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import Json, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.output.notes import doubts_of_table
+from pipesched.cli.output.notes import doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import check_outputs, emit, print_answer
 from pipesched.cli.terminal import complain, json_answer, print_json
 from pipesched.profiles import partitioning
@@ -59,7 +59,8 @@ def partition(
         microbatch_size=microbatch_size,
         **values_of(settings),
     )
-    notes = [*doubts_of_table(profile), *result.notes]
+    doubts = doubts_of_own_machine(result.request.profile, machines.machine)
+    notes = [*doubts_of_table(profile), *doubts, *result.notes]
     if out is not None:
         if out.name.endswith(".graph.txt"):
             emit(result.staged_graph(profile), out)

@@ -13,7 +13,7 @@ from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.plan_options import ModelOptions
-from pipesched.cli.output.notes import device_limit_lines, doubts_of_table
+from pipesched.cli.output.notes import device_limit_lines, doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, print_results, progress_bar
@@ -73,7 +73,7 @@ def plan(
     with progress_bar(f"planning for {len(cluster.devices)} devices") as tick:
         result = pipesched.plan(setup, **values_of(asked), progress=tick)
     ranking, request, best = result.ranking, result.request, result.best
-    doubts = doubts_of_table(profile)
+    doubts = [*doubts_of_table(profile), *doubts_of_own_machine(costs, machines.machine)]
     notes = [*doubts, *result.notes]
     if best is None and not ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say

@@ -13,6 +13,7 @@ from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import OUTPUT, Json, grouped, out_option
 from pipesched.cli.options.sweep_options import link_values, parameter_values, sweep_setup
+from pipesched.cli.output.notes import doubts_of_own_machine
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, print_answer
 from pipesched.cli.terminal import complain, json_answer, progress_bar
 from pipesched.questions import Jitter, JitterSeed, SweepSettings
@@ -82,9 +83,11 @@ def sweep(
     limits = [] if limit is None else [f"memory limit {limit} of every device"]
     if asked.num_runs > 1:
         limits.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
+    doubts = doubts_of_own_machine(setup.loaded_costs, costs.machines.machine)
     for path in outputs:
-        _write(result, path, limits)
-    print_answer("sweep", result.to_dict(), result.notes, [result.table(top, limits)], is_json=json)
+        _write(result, path, [*limits, *doubts])
+    said = result.table(top, [*limits, *doubts])
+    print_answer("sweep", result.to_dict(), [*doubts, *result.notes], [said], is_json=json)
     if not result.fitting:
         complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
         raise typer.Exit(NEGATIVE)

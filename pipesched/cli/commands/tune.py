@@ -15,7 +15,7 @@ from pipesched.cli.options.torch_options import RunOptions
 from pipesched.cli.options.tune_options import TunedModel
 from pipesched.cli.options.values import enough
 from pipesched.cli.output.command_lines import CommandLines
-from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine
+from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, doubts_of_own_machine
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, print_result, print_results, progress_bar
 from pipesched.executor import Repetitions
@@ -72,7 +72,10 @@ def tune(
     profile, num_devices = setup.profile, len(cluster.devices)
     if is_run:
         require_same_layers(profile)
-    doubts = doubts_of_machine(num_devices, runs, meter) if is_run else []
+    doubts = [
+        *(doubts_of_machine(num_devices, runs, meter) if is_run else []),
+        *doubts_of_own_machine(profile, machines.machine),
+    ]
     is_exact = json or any([plot, out, asked.budget_s])
     first = asked.top if is_exact else max(asked.top, verify or 1)
     searching = "running the settings" if asked.evaluator == "measure" else "tuning"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions
     from pipesched.executor import RunSettings
     from pipesched.profiles.clusters import Cluster
+    from pipesched.profiles.costs import CostSource
     from pipesched.profiles.processes import LoadMeter
     from pipesched.simulator.analysis import Metrics
     from pipesched.simulator.memory import OverCapacity
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> list[str]:
     """Return the notes on a prediction, and on the device of its profile."""
     return [*map(in_flags, prediction.notes), *other_device(prediction.setup.loaded_costs, machines.machine)]
+
+
+def doubts_of_own_machine(costs: CostSource, machine: str | None) -> list[str]:
+    """Return the note on seconds from a CPU for the GPUs of a file of --machine; results note those known by name."""
+    if machine is None or io.machine_name_of(io.load_machine(machine)) is not None:
+        return []
+    return other_device(costs, machine)
 
 
 def doubts_of_table(file: str | Path | None) -> list[str]:
