@@ -87,8 +87,7 @@ class PartitionedStage:
             stage.
         weight_bytes: One version of the stage's weights.
         output_bytes: Output of the stage.
-        memory_bytes: Memory of the fullest device of the stage, for all stages on that device; see
-            `partitioning.device_memory`.
+        memory_bytes: Memory of the fullest device of the stage, for all stages on that device; see `held_bytes`.
     """
 
     first: int

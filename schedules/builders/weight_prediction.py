@@ -15,7 +15,7 @@ SpecTrain (section 3.2): F and B both predict the weights of the moment when the
 B of stage k, k backwards remain until then, which take the time of floor(k / 2) steps. F looks p - 1 - k steps
 further ahead than B. XPipe looks equally far ahead; only its prediction rule differs.
 
-The list does not contain the prediction itself: `Rule` names it.
+The list does not contain the prediction itself: `PredictionRule` names it.
 """
 
 from __future__ import annotations
