@@ -137,10 +137,7 @@ class Declared:
         return None if isinstance(value, types) else f"got {said(value)}, expected {expected}"
 
     def _fault_of_list(self, values: object) -> str | None:
-        items: tuple[object, ...] | None = None
-        if isinstance(values, Collection):
-            with suppress(TypeError):  # an array without dimensions
-                items = tuple(values)
+        items = _items(values)
         if items is None:
             return f"got {said(values)}, expected a list"
         if not items:
@@ -148,9 +145,10 @@ class Declared:
         return next(filter(None, map(self._fault_of_integer, items)), None)
 
     def _fault_of_layers(self, values: object) -> str | None:
-        if not isinstance(values, Collection):
+        items = _items(values)
+        if items is None:
             return f"got {said(values)}, expected balanced, uniform or layers per stage; try [3, 3, 4]"
-        for num_layers in values:
+        for num_layers in items:
             number = integer(num_layers)
             if number is None:
                 return f"got {said(num_layers)}, expected an integer of at least 1"
@@ -179,6 +177,13 @@ class Declared:
         if most is not None and least is not None:
             return f"got {said(value)}, expected a number from {least:g} to {most:g}"
         return f"got {said(value)}, expected a finite number{'' if least is None else f' of at least {least:g}'}"
+
+
+def _items(values: object) -> tuple[object, ...] | None:
+    """Return the items of a collection, or None for any other value, such as an array without dimensions."""
+    with suppress(TypeError):
+        return tuple(values) if isinstance(values, Collection) else None
+    return None
 
 
 def _number(value: object) -> float | None:

@@ -55,7 +55,7 @@ room.simulate = simulate
 """
 PRINTING = """
 import pipesched.cli.commands.simulate as command
-command.print_result = lambda table: begin()
+command.print_answer = lambda *given, **named: begin()
 """
 CLEANING = (
     """

@@ -203,7 +203,8 @@ def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkey
     """What an agent starts for the first time would find the folder taken."""
     specs = []
     monkeypatch.setattr("pipesched.executor.rank_command.run_rank", lambda spec, *_, **__: specs.append(spec))
-    watch = SimpleNamespace(at=None, device=None, gate=lambda is_asked: None)
+    page = SimpleNamespace(device_row=lambda rank: None)
+    watch = SimpleNamespace(at=None, page=page, drain_page=SimpleNamespace(gate=lambda rank, is_asked: None))
     for restart in (0, 1):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
         _run_unlaunched(a_job("1f1b", written), watch)

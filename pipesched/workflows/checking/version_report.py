@@ -13,7 +13,15 @@ from pipesched.schedules.check import require_runnable
 from pipesched.schedules.weights import Staleness, staleness
 from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_share
-from pipesched.workflows import ArgumentError, Result, Table, require_at_least, require_names, require_number
+from pipesched.workflows import (
+    ArgumentError,
+    Result,
+    Table,
+    require_at_least,
+    require_callable,
+    require_names,
+    require_number,
+)
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
@@ -114,6 +122,7 @@ def versions(
         NotRunnableError: The lists cannot run to their end.
         ScheduleError: No such schedule, bad counts, a bad file, or not one weight for each stage.
     """
+    require_callable("progress", progress)
     if weights is not None:
         weights = require_names("weights", weights)
         for weight in weights:

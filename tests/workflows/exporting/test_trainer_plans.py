@@ -17,13 +17,13 @@ TWO_NODES = of_nodes(
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb_h1", "zbv", "hanayo", "chimera", "looped_bfs", "wpipe"]
 TRAINERS = get_args(TrainerName)
 RUNS = {
-    "megatron": lambda c: c.schedule == "1f1b" or (c.schedule == "interleaved" and c.num_microbatches >= c.depth),
+    "megatron": lambda c: c.schedule == "1f1b" or (c.schedule == "interleaved" and c.num_microbatches >= c.num_ranks),
     "torchtitan": lambda c: (
-        c.schedule not in ("hanayo", "chimera", "wpipe") and (c.placement == "data" or 1 in (c.depth, c.width))
+        c.schedule not in ("hanayo", "chimera", "wpipe") and (c.placement == "data" or 1 in (c.num_ranks, c.width))
     ),
     "deepspeed": lambda c: (
         c.schedule == "1f1b"
-        and (c.placement == "data" or 1 in (c.depth, c.width))
+        and (c.placement == "data" or 1 in (c.num_ranks, c.width))
         and max(c.partition) - min(c.partition) <= 1
         and list(c.partition) == sorted(c.partition, reverse=True)
     ),
