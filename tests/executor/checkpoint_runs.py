@@ -1,7 +1,9 @@
 """Training runs with checkpoints, for the tests."""
 
 import signal
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -45,9 +47,19 @@ def locally(job, on_step=None, **how):
     return train_locally(training, on_step, **how)
 
 
+@cache
+def three_checkpoints():
+    """Train once, as each checkpoint waits for the disk; return the content of each file by its path."""
+    with TemporaryDirectory() as folder:
+        locally(a_job("1f1b", folder))
+        return {path.relative_to(folder): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
 def write_three(folder):
     """Fill a folder of checkpoints after 3, 6 and 8 steps, with what an interrupted one has left."""
-    locally(a_job("1f1b", folder))
+    for path, content in three_checkpoints().items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(content)
     (folder / "step00000009").mkdir()
     (folder / "step00000009" / ".rank0-stage0.safetensors.0123abcd.tmp").write_bytes(b"half")
     (folder / "step00000010").mkdir()
