@@ -107,7 +107,7 @@ AGENTS = (
     "SIGSTOP to a rank and SIGKILL to its agent",
 )
 EARLY = "SIGKILL to a rank before its first op"
-BESIDE = ("SIGKILL to what ranks are forked from",)
+BESIDE = ("SIGKILL to the fork server",)
 SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 130), "SIGKILL": (signal.SIGKILL, -9)}
 
 
@@ -125,13 +125,7 @@ def fault_of(kind: str, place: Place, chance: random.Random) -> Fault:
     rank, step = chance.randrange(NUM_RANKS), chance.randrange(STEPS) if place.is_training else 0
     plain = f"{place.command} {MODEL} {place.brief}"
     if kind in OWN or kind == "NaN of a layer":
-        microbatch = chance.randrange(place.microbatches * STEPS) if place.is_training else chance.randrange(8)
-        how = {"exception of a layer": "raise", "wrong shape": "shape"}.get(kind, "nan")
-        layer = 2 * rank + (0 if kind == "wrong shape" else chance.randrange(2))
-        options = f"{place.command} {FAILING}how={how},layer={layer},at={microbatch} {place.brief}"
-        words = {"raise": "a layer's own fault", "shape": "shapes cannot be multiplied", "nan": "got NaN"}[how]
-        told = f"{_named(rank, f'{rank}F{microbatch}', place.is_training)}.*{words}"
-        return Fault(options, told)
+        return _of_a_layer(kind, place, rank, chance)
     if kind == "disk-full":
         rank = rank if place.is_training else 0
         told = f"rank {rank} failed to write: .*No space left on device"
@@ -170,6 +164,25 @@ def fault_of(kind: str, place: Place, chance: random.Random) -> Fault:
         case _:
             told = "the process that all ranks are forked from was killed by signal 9"
             return Fault(going_on, told, lambda run: os.kill(run.below(1)[0], signal.SIGKILL))
+
+
+def _of_a_layer(kind: str, place: Place, rank: int, chance: random.Random) -> Fault:
+    """Return a fault in the code of a layer of a rank, at one of its forwards.
+
+    The forward that tries the layers of a training, or finds the shapes of messages, has the first number too, and
+    fails before all ops.
+    """
+    microbatch = chance.randrange(place.microbatches * STEPS) if place.is_training else chance.randrange(8)
+    how = {"exception of a layer": "raise", "wrong shape": "shape"}.get(kind, "nan")
+    layer = 2 * rank + (0 if kind == "wrong shape" else chance.randrange(2))
+    words = {"raise": "a layer's own fault", "shape": "shapes cannot be multiplied", "nan": "got NaN"}[how]
+    place_of_fault = _named(rank, f"{rank}F{microbatch}", place.is_training)
+    if microbatch == 0 and how != "nan" and place.is_training:
+        place_of_fault = r"layer \d "
+    elif microbatch == 0 and how != "nan" and rank < NUM_RANKS - 1:
+        place_of_fault = f"stage {rank}: got "
+    options = f"{place.command} {FAILING}how={how},layer={layer},at={microbatch} {place.brief}"
+    return Fault(options, f"{place_of_fault}.*{words}")
 
 
 def _of_agents(kind: str, going_on: str, rank: int) -> Fault:

@@ -69,7 +69,7 @@ def starter(place: Place) -> Iterator[Callable[[str], Callable[[Path, Mapping[st
 
 
 def outcome_of(kind: str, place: Place, chance: random.Random, patience: float = 1.0) -> Outcome:
-    """Let a fault befall a run; return what came of it.
+    """Inject a fault into a run; return its outcome.
 
     Args:
         kind: One of `kinds_of(place)`.

@@ -170,7 +170,7 @@ class SharedPool(Pool):
         return True
 
     def _is_there(self, stage: int, version: int) -> bool:
-        with self._alone(stage):  # what another process has written is seen behind its lock
+        with self._alone(stage):  # the lock orders this read after the writes of other processes
             return self._reference.version(stage) >= version
 
     @contextmanager

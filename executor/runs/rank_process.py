@@ -49,7 +49,7 @@ def result_from_text(text: str) -> Measured | Trained:
         for loss, accuracy in TypeAdapter(list[tuple[float, float | None]]).validate_python(fields.pop("steps")):
             steps.append(Scores(loss, accuracy))
         return replace(TypeAdapter(Trained).validate_python({**fields, "steps": ()}), steps=steps)
-    timeline = timeline_from_json(fields.pop("timeline"), "what the first rank measured")
+    timeline = timeline_from_json(fields.pop("timeline"), "the first rank's measurement")
     numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_python(fields)
     return Measured(timeline, **numbers)
 

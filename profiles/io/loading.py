@@ -198,7 +198,7 @@ def load_machine(name: str | Path) -> Cluster:
 
 
 def machine_name_of(cluster: Cluster) -> str | None:
-    """Return the name of the machine that the nodes of a cluster are, or None if it is none of ours."""
+    """Return the name of the known machine whose nodes form a cluster, or None for any other cluster."""
     return _names_by_origin().get(cluster.origin)
 
 

@@ -111,7 +111,7 @@ def totals(devices: Int32s, times: Float64s, orders: Int32s, changes: npt.NDArra
     Args:
         devices: Device of each change.
         times: Time of each change; an infinite one never comes.
-        orders: Place of each change among those of the same time.
+        orders: Place of each change among the changes of the same time.
         changes: Changes of an amount, or of several kinds, a row for each change.
     """
     in_order = np.lexsort((orders, times, devices))

@@ -102,11 +102,11 @@ def make_ray_runner(address: str) -> Runner:
                 if not cores and monotonic() > served_s + _PATIENCE_S:
                     raise SimulationError(
                         f"Ray: got no core at {address!r} for {_PATIENCE_S:g} s, as its machines are gone, expected "
-                        f"some; start one with `ray start`, and go on with what `resume` has kept"
+                        f"some; start one with `ray start`, and continue from the journal of `resume`"
                     )
         except ray.exceptions.RayError as error:
             raise SimulationError(
-                f"Ray: got a cluster that failed: {_first_line(error)}; go on with what `resume` has kept"
+                f"Ray: got a cluster that failed: {_first_line(error)}; continue from the journal of `resume`"
             ) from error
         finally:
             ray.shutdown()

@@ -26,7 +26,7 @@ def run_together(jobs, num_ranks, folder):
 
 
 def run_module(module, num_ranks, folder):
-    """Run ``main([folder])`` of `module` in one process per rank; return what each said."""
+    """Run ``main([folder])`` of `module` in one process per rank; return the output of each."""
     given = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     given |= {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
     logs = [folder / f"log{rank}" for rank in range(num_ranks)]

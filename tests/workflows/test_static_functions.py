@@ -61,7 +61,7 @@ def test_what_cannot_be_planned_or_tuned_is_named(profile):
         pipesched.plan(profile, batch_size=8, num_devices=2, schedules=["avgpipe"])
     with pytest.raises(ArgumentError, match=r"^num_devices: got none and no `cluster`"):
         pipesched.tune(profile, batch_size=8)
-    with pytest.raises(ArgumentError, match=r"^microbatches: got 3, expected what divides the batch of 8"):
+    with pytest.raises(ArgumentError, match=r"^microbatches: got 3, expected divisors of the batch of 8"):
         pipesched.tune(profile, batch_size=8, num_devices=2, microbatches=[3])
     with pytest.raises(ArgumentError, match=r"^schedules: got pipedream, which steps without a flush"):
         pipesched.tune(profile, batch_size=8, num_devices=2, schedules=["pipedream"])

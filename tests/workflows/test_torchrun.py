@@ -1,4 +1,4 @@
-"""Scripts under torchrun: every process brings its own run, joins as its rank, and is told what came of it."""
+"""Scripts under torchrun: every process brings its own run, joins as its rank, and gets the result."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def said(tmp_path_factory):
 
 def test_a_script_joins_as_its_rank_as_often_as_it_runs(said):
     first, second = (its["named"] for its in said)
-    assert first == second, "every process is told what came out, and has its cores back"
+    assert first == second, "every process gets the result, and has its cores back"
     alone = pipesched.run(build("1f1b", 2, 4), MODEL, iterations=2, warmup=0, optimizer="sgd")
     assert tuple(first[1]) == alone.losses
     assert tuple(first[2]) == pytest.approx(alone.losses)

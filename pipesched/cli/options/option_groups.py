@@ -62,7 +62,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(group: Any) -> list[str]:
-    """Return the fields that are options; the fields of the group itself come before those of its bases."""
+    """Return the fields with an option; the fields of the group itself come before the fields of its bases."""
     hidden = {name for name, setting in declared(group).items() if not setting.description.has_option}
     names = {field.name for field in fields(group)} - hidden
     return [name for base in group.__mro__ for name in inspect.get_annotations(base) if name in names]

@@ -350,9 +350,8 @@ def _problem(made: Any, lists: list[list[Op]], num_ranks: int, num_microbatches:
     if made is None or isinstance(made, str):
         return f"got {shown(made)}, expected a Schedule, or a list of ops for each rank; return it"
     if isinstance(made, Schedule) and made.num_microbatches != num_microbatches:
-        return (
-            f"got a Schedule of {shown(made.num_microbatches)} micro-batches, expected {num_microbatches}; make so many"
-        )
+        got = shown(made.num_microbatches)
+        return f"got a Schedule of {got} micro-batches, expected {num_microbatches}; build them all"
     if isinstance(made, Schedule) and not _are_numbers(made.num_stages, made.width, *made.rank_to_device):
         return (
             "got a Schedule whose num_stages or rank_to_device are no numbers, expected one of make_schedule; call it"

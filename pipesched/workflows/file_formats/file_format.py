@@ -46,7 +46,7 @@ class FileFormat:
 
 FILE_FORMATS: dict[FormatName, FileFormat] = {
     "schedule": FileFormat(
-        ".json", "Op lists of every rank, and what they do not say.", lambda: formats.schedule_schema()
+        ".json", "Op lists of every rank, and the properties of the schedule.", lambda: formats.schedule_schema()
     ),
     "timeline": FileFormat(
         ".json",
@@ -66,7 +66,7 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
         ".csv", "Seconds and bytes of every layer, a row each.", lambda: io.cost_table_schema("layer")
     ),
     "cluster": FileFormat(
-        ".json", "Devices, links and what handing a message over costs.", lambda: io.cluster_schema()
+        ".json", "Devices, links and the seconds to hand over a message.", lambda: io.cluster_schema()
     ),
     "plan": FileFormat(".json", "How to train a model on the machines it was made for.", lambda: io.plan_schema()),
     "job": FileFormat(".json", "All that the processes of a run need to know.", lambda: launch.job_schema()),

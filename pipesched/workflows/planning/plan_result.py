@@ -144,7 +144,7 @@ class PlanSearch:
         return plan_figure(self._best(), self.request)
 
     def table(self) -> Table:
-        """Return a row per plan that fits; below, the effort of the search, notes, and what other plans lose."""
+        """Return a row per plan that fits; below, the effort of the search, notes, and the losses of other plans."""
         return self.tables()[0]
 
     def tables(self, notes: Sequence[str] = (), say: Callable[[str], str] = str) -> list[Table]:
@@ -179,7 +179,7 @@ class PlanSearch:
 
     def _lines(self, notes: Sequence[str]) -> list[str]:
         """Return the lines on the effort of the search, the notes, untried schedules and other trainers."""
-        stale = "; --asynchronous tries what trains on stale weights"
+        stale = "; --asynchronous tries schedules with stale weights"
         told = "" if set(ASYNCHRONOUS) <= set(self.request.schedules) else stale
         untried = [f"not tried unless named, as -s 1f1b,zbv: {', '.join(self.untried)}{told}"] if self.untried else []
         trainers = [f"{trainer} {number_ranges(numbers) or 'none'}" for trainer, numbers in self.trainers.items()]

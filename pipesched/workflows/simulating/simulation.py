@@ -314,7 +314,7 @@ class Simulation(Result, Prediction):
         if spread is not None:
             lines.append(
                 f"80 % of runs between {readable_s(spread.low_s)} and {readable_s(spread.high_s)}, by {spread.draws} "
-                "draws of what the profile's seconds varied by"
+                "draws of the variation of the profile's seconds"
             )
         if self.pace is not None:
             share = self.pace.bubble_fraction

@@ -254,7 +254,7 @@ def tunable_schedules(schedules: Sequence[NamedSchedule]) -> tuple[str, ...]:
     """Return the names, as a search knows them, of schedules that train batch by batch, each once.
 
     Raises:
-        ArgumentError: There is none, or one steps without a flush.
+        ArgumentError: `schedules` is empty, or a schedule steps without a flush.
         ScheduleError: A schedule does not exist.
     """
     entries = searched_entries(schedules, "['avgpipe', 'zb_h1']", require_one_step)
@@ -304,7 +304,7 @@ def require_dividing(asked: Sequence[int], batch_size: int, there: Sequence[int]
     for count in asked:
         if count < 1 or batch_size % count:
             raise ArgumentError(
-                f"microbatches: got {count}, expected what divides the batch of {batch_size}; "
+                f"microbatches: got {count}, expected divisors of the batch of {batch_size}; "
                 f"try `microbatches={_nearest(count, there)}`"
             )
 

@@ -78,7 +78,7 @@ class VerifiedSchedule:
     def losses(self) -> str:
         """The losses with and without a pipeline, in a line."""
         return (
-            f"{self.name}: loss {self.loss:.6f}, that of the un-pipelined model {self.whole_loss:.6f}; "
+            f"{self.name}: loss {self.loss:.6f}, un-pipelined model {self.whole_loss:.6f}; "
             f"largest relative difference of a micro-batch {self.loss_difference:.2g}"
         )
 

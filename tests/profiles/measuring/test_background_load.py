@@ -86,7 +86,7 @@ def test_what_a_companions_model_prints_is_no_answer_and_does_not_pile_up_and_it
     monkeypatch.chdir(tmp_path)
     (tmp_path / "chatty.py").write_text(CHATTY)
     runs, before = tmp_path / "runs", children()
-    with pytest.raises(KeyError), companions("chatty:factory") as others:  # noqa: PT012  # what follows a failure
+    with pytest.raises(KeyError), companions("chatty:factory") as others:  # noqa: PT012  # fails at the end
         for size in (1, 2, 1):
             others.use(size)
             written = runs.stat().st_size

@@ -20,7 +20,7 @@ Stages = list[tuple[int, ...]]
 
 
 class Case(NamedTuple):
-    """What is drawn for a schedule and what it then has: stages, and the micro-batches in flight on each rank."""
+    """A drawn schedule with its expected stages and micro-batches in flight on each rank."""
 
     counts: st.SearchStrategy[dict]
     """Arguments of `build`, p and m among them."""

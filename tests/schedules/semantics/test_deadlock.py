@@ -1,4 +1,4 @@
-"""Hundreds of damaged schedules: those that cannot finish are refused, for a true reason; the others are not."""
+"""Hundreds of damaged schedules: blocked ones are refused for a true reason, and only blocked ones."""
 
 from collections import Counter
 

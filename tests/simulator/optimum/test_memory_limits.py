@@ -174,10 +174,10 @@ LIMITED = [
     ("zb_h1", 4, 8, (1.0, None, 1.0, 1.0), FULL_SAVED | {"output_bytes": 10**6}, 4 * GIB, 65.0, 1.01),
     # large messages need that room
     ("1f1b", 4, 8, (1.0, 2.0), FULL_SAVED | {"output_bytes": GIB // 5}, 7 * GIB, 33.0, 1.01),
-    # gradients are larger than what a micro-batch saves
+    # gradients are larger than the activations of a micro-batch
     ("zbv", 2, 4, (0.5, None, 0.5, 0.5), HALF_SAVED | {"output_bytes": 10**6}, 6.25 * GIB + 4 * 10**6, 13.0, 1.01),
     ("interleaved", 2, 4, (0.5, 1.0), HALF_SAVED | {"output_bytes": 10**6}, 6.5 * GIB + 4 * 10**6, 14.5, 1.01),
-    # gradients of a stage go before those of another come: there is room for one stage's, and 2.25 micro-batches
+    # one stage's gradients are freed before the next stage's are made: room for one, and 2.25 micro-batches
     ("zbv", 2, 4, (2.0, None, 1.5, 1.0), HALF_SAVED | FOR_WEIGHTS, 6 * GIB, 39.0, 1.01),
     # gradients come late: whole backwards wait, too, and a W takes the room of a message that is freed at its end
     ("interleaved", 2, 4, (2.0, 2.5), HALF_SAVED, 6 * GIB, 50.0, 1.001),
@@ -192,7 +192,7 @@ LIMITED = [
         1.001,
     ),
 ]
-"""Schedule, p, m, seconds and bytes of each stage, limit [bytes], the least seconds by CP-SAT, and what is near.
+"""Schedule, p, m, seconds and bytes of each stage, limit [bytes], the least seconds by CP-SAT, and the largest ratio.
 
 `benchmarks/optimum.py` compares the planner with CP-SAT on 100 draws more.
 """

@@ -79,7 +79,7 @@ def printed(tmp_path_factory):
 
 def test_what_a_killed_machine_had_not_finished_another_does_and_where_none_is_left_it_is_said(printed):
     error = next(line for line in printed.stdout.splitlines() if line.startswith("Ray: got no core at "))
-    assert error.endswith("and go on with what `resume` has kept")
+    assert error.endswith("and continue from the journal of `resume`")
 
 
 def test_a_sweep_of_which_a_machine_is_killed_prints_what_one_machine_does(printed):
