@@ -378,13 +378,34 @@ def _made(parts: _Parts) -> dict[Message | None, Instant]:
 
 
 def memory(
-    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
 ) -> tuple[MemorySample, ...]:
-    """Return the memory of every device at each change, as `pipesched.simulator.memory.memory` does."""
+    """Return the memory of every device at each change.
+
+    If ops take no time, a device may hold more in passing through one time than at its end: then it has two samples
+    of that time, the peak and the last.
+
+    Args:
+        timeline: Timeline of `schedule`, lowered.
+        costs: Bytes of every stage.
+        schedule: Schedule with the number of stages.
+        buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
+        num_pipelines: Equal pipelines in lockstep on the same devices, of which the timeline is one: each holds the
+            same memory, but there is only one reference model.
+
+    Returns:
+        Samples in order of device, then time [s], each with the bytes of every kind of `KINDS`; the first of a device
+        is of the timeline's beginning.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
     begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
     by_device = sorted(lifetimes(timeline, costs, schedule, buffers=buffers).items())
     short = _starts_of_short(timeline, begin_s)
-    return tuple(sample for device, holds in by_device for sample in _samples(device, begin_s, holds, short))
+    return tuple(
+        sample for device, holds in by_device for sample in _samples(device, begin_s, holds, short, num_pipelines)
+    )
 
 
 def _starts_of_short(timeline: Timeline, begin_s: float) -> set[tuple[int, float]]:
@@ -403,6 +424,7 @@ def _samples(
     begin_s: float,
     lifetimes: Iterable[Lifetime],
     short: Container[tuple[int, float]],
+    num_pipelines: int,
 ) -> Iterator[MemorySample]:
     """Add up the lifetimes; changes at one instant are in one sample, and the first is at `begin_s`.
 
@@ -411,9 +433,10 @@ def _samples(
     changes = [(begin_s, 0, KINDS[0], 0)]
     for kind, num_bytes, since, until in lifetimes:
         if num_bytes and since < until:
-            changes.append((*since, kind, num_bytes))
+            all_bytes = num_bytes if kind == "reference" else num_pipelines * num_bytes
+            changes.append((*since, kind, all_bytes))
             if until < NEVER:
-                changes.append((*until, kind, -num_bytes))
+                changes.append((*until, kind, -all_bytes))
     changes.sort()
     held = {kind: (kind, 0) for kind in KINDS}
     states, now_s, now_order = list[MemorySample](), *changes[0][:2]
