@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,6 +21,13 @@ BYTECODE = TESTS.parent / "build" / "pycache"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BYTECODE)
 sys.dont_write_bytecode = False
+
+MEMORY = Path("/dev/shm")
+"""Where the folders of tests lie if there is room: no test waits for a disk that flushes."""
+ROOM_BYTES = 4 * 2**30
+"""Free memory from which on folders of tests lie in it; a run of all tests fills 5 % of that."""
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 _NOT_QUICK = (
     "benchmarks", "docs", "executor", "gpu", "test_wheel.py",

@@ -70,29 +70,11 @@ def test_what_cannot_be_built_says_why_in_its_row(pipesched, stubborn):
 
 def test_schedules_that_are_refused_for_one_reason_share_a_line(pipesched):
     table = pipesched("compare --all -p 2 -m 4 --uniform f=1,b=2 --wide").out
-    lines = [line for line in " ".join(table.split()).split("; try") if "the schedule splits the backward" in line]
+    words = " ".join(table.split())
+    lines = [line for line in words.split("; try") if "the schedule splits the backward" in line]
     assert len(lines) == 1
     assert re.search(r"zb_h1, zb_h2, .*, v_min: --uniform: got 'f=1,b=2', expected i and w too", lines[0])
-
-
-def test_what_was_asked_for_by_name_and_cannot_be_built_is_an_error(pipesched, stubborn):
-    answer = pipesched(f"compare gpipe,stubborn -p 2 -m 4 {SPLIT}")
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "pipesched: stubborn: got 2 ranks, expected other ones\n"
-
-
-def test_a_whole_backward_is_refused_for_what_splits_it_with_what_to_try(pipesched):
-    rows = rows_of(pipesched("compare --all -p 2 -m 4 --uniform f=1,b=2 --json"))
-    assert rows["1f1b"]["reason"] is None
-    assert rows["zb_h1"]["reason"].endswith("try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5")
-
-
-@pytest.mark.parametrize(("limit", "expected"), [("2GB", True), ("1GB", False), ("1GiB", False)])
-def test_what_fits_is_said_where_bytes_and_a_limit_are_known(pipesched, limit, expected):
-    costs = "--uniform f=1,b=2,weight_bytes=600e6"
-    rows = rows_of(pipesched(f"compare gpipe,1f1b -p 2 -m 4 {costs} --memory-limit {limit} --json"))
-    assert [row["fits"] for row in rows.values()] == [expected] * 2
-    assert rows_of(pipesched(f"compare gpipe,1f1b -p 2 -m 4 {costs} --json"))["gpipe"]["fits"] is None
+    assert "; try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5" in words
 
 
 def test_counts_beside_a_file_are_those_of_the_file_or_differ_with_a_note(pipesched):

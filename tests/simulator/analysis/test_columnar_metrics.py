@@ -11,8 +11,6 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.columns import OpColumns, SpanColumns
 from pipesched.schedules.common import require_cells
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.memory import in_flight, peaks_in_flight
 from tests.hand_timelines import play, shaken
 
 
@@ -37,18 +35,6 @@ def test_metrics_of_columns_are_those_of_a_loop_over_spans(name):
         assert (device.busy_s, device.span_s) == pytest.approx((busy_s, span_s))
         assert device.idle_s == pytest.approx(measures.makespan_s - busy_s)
     assert measures.throughput == pytest.approx(8 / measures.makespan_s)
-
-
-@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "dualpipe"])
-def test_peaks_are_the_largest_samples(name):
-    schedule = build(name, 4, 8)
-    costs = simulate(schedule, DeviceCost(1.0, 2.0, 1.0, 1.0)).costs
-    timeline = simulate_lists(schedule, costs)
-    samples = in_flight(timeline, costs, schedule)
-    assert peaks_in_flight(timeline, costs, schedule) == {
-        device: max((sample for sample in samples if sample.device == device), key=lambda sample: sample.microbatches)
-        for device in timeline.devices
-    }
 
 
 def test_columns_give_back_the_spans_that_they_were_made_of():

@@ -213,15 +213,6 @@ def test_a_reduce_waits_for_all_replicas_and_then_for_a_ring_all_reduce():
     assert times(timeline, 1)["0STEP"] == (7.0, 7.25)
 
 
-def test_ranks_on_one_device_share_it_by_utilisation():
-    rows = [[forward(0, 0)], [forward(0, 1)]]
-    schedule = make_schedule("shared", 1, 2, rows, rank_to_device=(0, 0))
-    whole = simulate_lists(schedule, StageCosts((StageCost(1.0, utilisation=0.75),)))
-    half = simulate_lists(schedule, StageCosts((StageCost(1.0, utilisation=0.5),)))
-    assert [span.end_s for span in whole.spans] == [1.5, 1.5]
-    assert [span.end_s for span in half.spans] == [1.0, 1.0]
-
-
 def test_jitter_is_reproducible_and_does_not_depend_on_the_protocol():
     costs = uniform(2, 1.0, 2.0)
 
@@ -255,34 +246,6 @@ def test_a_reduce_that_a_replica_never_reaches_is_a_deadlock():
     rows[0].append(Step(0))
     with pytest.raises(SimulationError, match="rank 0 at 0STEP waits for 0REDUCE_GRAD of rank 1"):
         simulate_lists(make_schedule("replicas", 1, 2, rows), uniform(1, 1.0, 2.0))
-
-
-def test_two_receives_in_the_wrong_order_are_named_with_both_ranks():
-    rows = [
-        [forward(0, 0), Send(F0, 1), forward(0, 1), Send(F1, 1)],
-        [Recv(F1, 0), Recv(F0, 0), forward(1, 0), forward(1, 1)],
-    ]
-    with pytest.raises(ScheduleError, match="swapped: rank 0 sends 0SEND_F0 where rank 1 receives 1RECV_F1"):
-        simulate_lists(make_schedule("swapped", 2, 2, rows), uniform(2, 1.0, 2.0))
-
-
-def test_a_message_that_is_used_before_its_receive_is_named_with_rank_and_op():
-    rows = [[forward(0, 0), Send(F0, 1)], [forward(1, 0), Recv(F0, 0)]]
-    with pytest.raises(ScheduleError, match="rank 1: 1F0 waits forever for activation 0 of stage 0"):
-        simulate_lists(make_schedule("early", 2, 1, rows), uniform(2, 1.0, 2.0))
-
-
-@pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ([[forward(0, 0), Send(F0, 1)], [forward(0, 1)]], "rank 0 posts 0SEND_F0, which rank 1 never receives"),
-        ([[forward(0, 0)], [Recv(F0, 0), forward(0, 1)]], "rank 1 posts 1RECV_F0, which rank 0 never sends"),
-    ],
-)
-def test_a_message_that_only_one_side_posts_is_an_error(rows, text, protocol):
-    with pytest.raises(SimulationError, match=f"one side: {text}"):
-        simulate_lists(make_schedule("one side", 2, 2, rows), uniform(2, 1.0, 2.0), network=NetworkOptions(protocol))
 
 
 def test_costs_of_too_few_stages_and_a_cluster_of_too_few_devices_are_both_reported():

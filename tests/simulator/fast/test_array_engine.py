@@ -18,7 +18,7 @@ from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Reduce
 from pipesched.schedules.transforms import replicate
-from pipesched.simulator import USUAL_NETWORK, SimulationError
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import CompiledLists, LoadedProgram, compile_lists, simulate_arrays
 from tests.properties import examples
@@ -103,18 +103,20 @@ def test_a_program_without_hand_over_is_not_run_where_handing_over_takes_time():
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
-        ([["0F0", "0SEND_F0>1", "0B0"], ["1F0", "1B0"]], "waits forever for activation 0 of stage 0"),
+        ([["0F0", "0SEND_F0>1", "0B0"], ["1F0", "1B0"]], "rank 1: 1F0 waits forever for activation 0 of stage 0"),
         ([["0RECV_B0<1", "0F0", "0B0"], ["1RECV_F0<0", "1F0", "1B0"]], "deadlock: rank 0 at 0B0 waits"),
-        ([["0F0", "0SEND_F0>1"], []], "which rank 1 never receives"),
-        ([["0F0", "0SEND_F0>1"], ["1RECV_F1<0"]], "expected the k-th send of a channel to meet its k-th receive"),
+        ([["0F0", "0SEND_F0>1"], []], "rank 0 posts 0SEND_F0, which rank 1 never receives"),
+        ([["0F0"], ["1RECV_F0<0"]], "rank 1 posts 1RECV_F0, which rank 0 never sends"),
+        ([["0F0", "0SEND_F0>1"], ["1RECV_F1<0"]], "bad: rank 0 sends 0SEND_F0 where rank 1 receives 1RECV_F1"),
     ],
 )
-def test_lists_that_cannot_come_to_their_end_are_refused_as_simpy_does(rows, text):
+@pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
+def test_lists_that_cannot_come_to_their_end_are_refused_by_both_engines(rows, text, protocol):
     ops = [[parse_op_with_peer(cell) for cell in row] for row in rows]
     schedule, costs = make_schedule("bad", 2, 1, ops), uniform(2, 1.0, 1.0)
     for simulate in (simulate_lists, simulate_arrays):
         with pytest.raises(ERRORS) as caught:
-            simulate(schedule, costs)
+            simulate(schedule, costs, network=NetworkOptions(protocol))
         assert text in str(caught.value)
 
 

@@ -1,7 +1,6 @@
 """The steady state of a schedule is the same by name, as an object and in a file; loops of the tests are the oracle."""
 
 import random
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -13,60 +12,19 @@ from pipesched.schedules import Schedule, ScheduleTraits
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Compute, Phase, Reduce, Step
+from pipesched.schedules.ops import Compute
 from pipesched.schedules.transforms import recompute, replicate, runs_without_flush
+from tests.simulator.fast.op_loop import ends_s
 from tests.simulator.fast.shared_devices import seconds_per_microbatch
 
 UNFLUSHED = sorted(name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous)
 LATENCY_S = 0.25
 
 
-def ends_s(schedule, stages):  # noqa: C901 -- a loop over ops
-    """Return when each F and B is over, by going round the ranks until nothing is left.
-
-    Args:
-        schedule: Lists of F, B, Reduce and Step, not lowered.
-        stages: (F, B, Step) of each stage [s].
-    """
-    ends, homes, posted, at, now = {}, {}, {}, Counter(), Counter()
-    replicas = {stage: len(schedule.replicas(stage)) for stage in range(schedule.num_stages)}
-    reduces = Counter()
-    left = sum(map(len, schedule.ops))
-    while left:
-        before = left
-        for rank, row in enumerate(schedule.ops):
-            while at[rank] < len(row):
-                op, start = row[at[rank]], now[rank]
-                if isinstance(op, Compute):
-                    is_forward = op.phase is Phase.FORWARD
-                    source = (op.phase, op.stage + (-1 if is_forward else 1), op.microbatch)
-                    if not is_forward and op.stage == schedule.num_stages - 1:
-                        source = Phase.FORWARD, op.stage, op.microbatch
-                    if source[1] >= 0:
-                        if source not in ends:
-                            break
-                        start = max(start, ends[source] + (LATENCY_S if homes[source] != rank else 0))
-                    now[rank] = ends[op.phase, op.stage, op.microbatch] = start + stages[op.stage][not is_forward]
-                    homes[op.phase, op.stage, op.microbatch] = rank
-                elif isinstance(op, Reduce):
-                    reduces[rank, op.stage] += 1
-                    posted.setdefault((op.stage, reduces[rank, op.stage]), []).append(now[rank])
-                elif isinstance(op, Step):
-                    times = posted.get((op.stage, reduces[rank, op.stage]), [])
-                    if reduces[rank, op.stage] and len(times) < replicas[op.stage]:
-                        break
-                    ring_s = 2 * (len(times) - 1) * LATENCY_S  # round the replicas and round again
-                    now[rank] = max([start, *(time + ring_s for time in times)]) + stages[op.stage][2]
-                at[rank] += 1
-                left -= 1
-        assert left < before, "it goes on"
-    return ends
-
-
 def grown_s(name, p, stages, **parameters):
     """Return the seconds per micro-batch by which longer builds of a schedule without a flush take longer."""
     counts = (240, 480)
-    spans = [max(ends_s(build(name, p, count, **parameters), stages).values()) for count in counts]
+    spans = [max(ends_s(build(name, p, count, **parameters), stages, LATENCY_S).values()) for count in counts]
     return (spans[1] - spans[0]) / (counts[1] - counts[0])
 
 

@@ -11,6 +11,7 @@ from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Phase
 from pipesched.simulator import NetworkOptions, Scenario
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import (
@@ -21,6 +22,7 @@ from pipesched.simulator.fast import (
     simulate_arrays,
     unflushed_pace,
 )
+from tests.simulator.fast.op_loop import ends_s
 
 
 def batch(name, p, m, costs, link=Link()):  # noqa: B008 -- frozen
@@ -45,52 +47,6 @@ def unflushed(name, p, m, costs, link=Link(), **parameters):  # noqa: B008
     return None if pace is None else pace.s_per_microbatch
 
 
-def straight_ends_s(orders, forward_s, backward_s, step_s):
-    """Return when the Steps of a straight pipeline are over, rank by rank, by going round until all is known.
-
-    Args:
-        orders: Of each rank, ("F", i), ("B", i) or ("S", batch).
-    """
-    p = len(orders)
-    ends_s, at, now_s = {}, [0] * p, [0.0] * p
-    while any(at[rank] < len(orders[rank]) for rank in range(p)):
-        for rank in range(p):
-            while at[rank] < len(orders[rank]):
-                kind, i = orders[rank][at[rank]]
-                before = {"F": ("F", rank - 1, i), "B": ("B", rank + 1, i)}.get(kind)
-                if before is not None and 0 <= before[1] < p:
-                    if before not in ends_s:
-                        break
-                    now_s[rank] = max(now_s[rank], ends_s[before])
-                now_s[rank] += {"F": forward_s, "B": backward_s, "S": step_s}[kind][rank]
-                ends_s[kind, rank, i] = now_s[rank]
-                at[rank] += 1
-    return ends_s
-
-
-def gpipe_order(p, m, batches):
-    order = [
-        entry
-        for k in range(batches)
-        for entry in [
-            *[("F", i) for i in range(k * m, k * m + m)], *[("B", i) for i in range(k * m, k * m + m)], ("S", k),
-        ]
-    ]  # fmt: skip
-    return [order] * p
-
-
-def pipedream_order(p, m):
-    """1F1B without an end: rank k runs p - 1 - k forwards ahead, and steps after each backward."""
-    orders = []
-    for rank in range(p):
-        order = [("F", i) for i in range(min(m, p - 1 - rank))]
-        for i in range(m):
-            ahead = i + p - 1 - rank
-            order += [*([("F", ahead)] if ahead < m else []), ("B", i), ("S", i)]
-        orders.append(order)
-    return orders
-
-
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 4), (2, 3), (3, 3), (4, 8)])
 def test_nothing_of_two_gpipe_batches_overlaps_as_the_first_rank_begins_and_ends_each(p, m):
     """By hand for p = 2, m = 2, f = 1, b = 2: rank 0 works from 0 to 9, and the next batch begins with its F.
@@ -101,8 +57,6 @@ def test_nothing_of_two_gpipe_batches_overlaps_as_the_first_rank_begins_and_ends
     shown, run = batch("gpipe", p, m, uniform(p, 1.0, 2.0))
     assert shown == pytest.approx(expected, rel=1e-12)
     assert run == pytest.approx(expected, rel=1e-12)
-    ends_s = straight_ends_s(gpipe_order(p, m, 6), [1.0] * p, [2.0] * p, [0.0] * p)
-    assert (ends_s["S", 0, 5] - ends_s["S", 0, 2]) / (3 * m) == pytest.approx(expected, rel=1e-12)
 
 
 def test_batches_of_a_zero_bubble_schedule_overlap():
@@ -115,15 +69,15 @@ def test_batches_of_a_zero_bubble_schedule_overlap():
 def test_uneven_stages_settle_to_what_a_loop_of_its_own_finds(seed):
     chance = random.Random(seed)
     p, m = chance.randint(2, 4), chance.randint(1, 5)
-    forward_s, backward_s, step_s = ([chance.uniform(0.5, 2) for _ in range(p)] for _ in range(3))
-    costs = StageCosts(tuple(StageCost(f, b, step_s=s) for f, b, s in zip(forward_s, backward_s, step_s, strict=True)))
-    ends_s = straight_ends_s(gpipe_order(p, m, 40), forward_s, backward_s, step_s)
-    expected = (ends_s["S", 0, 39] - ends_s["S", 0, 15]) / (24 * m)
+    stages = list(zip(*([chance.uniform(0.5, 2) for _ in range(p)] for _ in range(3)), strict=True))
+    costs = StageCosts(tuple(StageCost(f, b, step_s=s) for f, b, s in stages))
+    over_s = ends_s(repeat(build("gpipe", p, m), 40).held(), stages)
+    expected = (over_s[Phase.BACKWARD, 0, 40 * m - 1] - over_s[Phase.BACKWARD, 0, 16 * m - 1]) / (24 * m)
     shown, run = batch("gpipe", p, m, costs)
     assert run == pytest.approx(expected, rel=1e-9)
     assert shown == pytest.approx(expected, rel=1e-9)
-    ends_s = straight_ends_s(pipedream_order(p, 400), forward_s, backward_s, step_s)
-    expected = (ends_s["S", 0, 360] - ends_s["S", 0, 120]) / 240  # a multiple of 2, 3 and 4: see below
+    over_s = ends_s(build("pipedream", p, 400), stages)
+    expected = (over_s[Phase.BACKWARD, 0, 360] - over_s[Phase.BACKWARD, 0, 120]) / 240  # a multiple of 2, 3 and 4
     assert unflushed("pipedream", p, 4, costs) == pytest.approx(expected, rel=1e-9)
 
 
@@ -131,8 +85,8 @@ def test_a_slow_link_is_waited_for_once_for_all_micro_batches_that_are_under_way
     """Two go round between two ranks: F and B of both stages and a message each way, so every second finds a gap."""
     costs, link = uniform(2, 1.0, 2.0), Link(latency_s=1.0)
     assert unflushed("pipedream", 2, 4, costs, link) == pytest.approx((1 + 1 + 1 + 2 + 1 + 2) / 2, rel=1e-12)
-    ends_s = [span.end_s for span in simulate_lists(build("pipedream", 2, 40), costs, flat(2, link)).of_rank(0)]
-    assert len({round(later - first, 6) for first, later in pairwise(ends_s[60:100])}) > 1
+    over_s = [span.end_s for span in simulate_lists(build("pipedream", 2, 40), costs, flat(2, link)).of_rank(0)]
+    assert len({round(later - first, 6) for first, later in pairwise(over_s[60:100])}) > 1
 
 
 def test_a_run_that_changes_its_pace_has_that_at_which_it_gets_longer():
