@@ -16,7 +16,7 @@ Backend: TypeAlias = Literal["auto", Carrier]
 """``auto``: NCCL if every rank has its own GPU, else gloo."""
 
 MessagePrecision: TypeAlias = Literal["half"]
-"""Half precision for tensors that fit it, as in executor.transport.half_precision."""
+"""Half precision for tensors with small rounding errors, as in executor.transport.half_precision."""
 
 Dtype: TypeAlias = Literal["float32", "float64", "bfloat16", "float16"]
 """Number types of a model; names of torch dtypes."""
@@ -36,5 +36,5 @@ _ELEMENT_BYTES: dict[str, int] = {"float32": FLOAT32_BYTES, "float64": 8, "bfloa
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the size of an element; of float32 for an unknown dtype."""
+    """Return the bytes of an element; an unknown dtype counts as float32."""
     return _ELEMENT_BYTES.get(dtype, FLOAT32_BYTES)

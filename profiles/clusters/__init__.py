@@ -1,4 +1,4 @@
-"""The machines: devices, the links between them, and how long a reduction takes on them."""
+"""Machines: devices, the links between them, and the time of an all-reduce."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Machines: devices of some speed and memory, the links between them, and the figures of a GPU."""
+"""Machines: devices with their speed and memory, the links between them, and the data sheet of a GPU."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pipesched.schedules.formats import MAX_DEVICES
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The figures of a data sheet, and the share of its peak that a GPU really reaches.
+    """A GPU: the figures of its data sheet, and the share of the peak that it reaches.
 
     Attributes:
         name: Name of the GPU.
-        memory_bytes: Size of its memory.
-        flops_per_s: Peak of dense matrix products, by the name of their number type [1/s].
-        memory_bandwidth_bytes_per_s: Bandwidth of its memory.
-        link_bandwidth_bytes_per_s: Bandwidth to the other GPUs of its node, each way.
+        memory_bytes: Size of the memory.
+        flops_per_s: Peak throughput of dense matrix products, by number type [floating-point operations per second].
+        memory_bandwidth_bytes_per_s: Bandwidth of the memory.
+        link_bandwidth_bytes_per_s: Bandwidth to the other GPUs of the node, in each direction.
         efficiency: Share of the peak that large matrix products reach.
         origin: The source of every number.
     """
@@ -41,7 +41,7 @@ class Gpu:
 class Link:
     """A directed connection: a message occupies it for bytes / bandwidth, then travels for the latency.
 
-    A message also takes time of the ranks themselves (LogGP's o), on a device of speed 1:
+    A message also takes time of both ranks (o of LogGP), given for devices of speed 1:
 
         sender    Send ├ send_s + bytes x send_s_per_byte ┤ next op
                                                           ├ bytes / bandwidth ┼ latency ┤
@@ -66,7 +66,7 @@ class Link:
     receive_s_per_byte: float = 0.0
 
     def occupied_s(self, num_bytes: int) -> float:
-        """Return how long a message delays the next one [s]."""
+        """Return the time that a message occupies the link, before the next one can start [s]."""
         return num_bytes / self.bandwidth_bytes_per_s
 
     def transfer_s(self, num_bytes: int) -> float:
@@ -95,8 +95,7 @@ class Device:
         speed: Divisor of the seconds of a profile: 0.5 is a straggler at half speed.
         memory_bytes: Capacity, or None if unlimited.
         node: Number of its machine.
-        op_s: Runtime overhead between two ops at speed 1 [s]. It is a property of the device, because it does not
-            depend on the computation.
+        op_s: Runtime overhead between any two ops, at speed 1 [s].
     """
 
     speed: float = 1.0
@@ -106,7 +105,7 @@ class Device:
 
 
 class HandOverSeconds(NamedTuple):
-    """The time of a message on its ranks, each alone on its device [s].
+    """The time that a message takes of its two ranks, if no other ranks share their devices [s].
 
     Attributes:
         send_s: Time of the Send on the sender.
@@ -126,12 +125,12 @@ class Cluster:
     Attributes:
         devices: ``devices[d]`` is device ``d``.
         intra: The link between two devices of one node.
-        inter: The link between devices of different nodes (default: as `intra`).
+        inter: The link between devices of different nodes (default: `intra`).
         loopback: The link of a device to itself, for ranks that share it.
         links: Exceptions, as (from device, to device, link).
         nics: ``nics[n]`` are the devices of one node that share network interface ``n`` for all traffic with other
             nodes. Devices without an entry share only their links.
-        origin: Where the numbers come from, in a few words.
+        origin: Source of the numbers, in a few words.
     """
 
     devices: tuple[Device, ...]
@@ -161,21 +160,21 @@ class Cluster:
         )
 
     def nics_between(self, source: int, target: int) -> tuple[int | None, int | None]:
-        """Return the shared interfaces of a message at its source and at its target, each None if not shared."""
+        """Return the NIC of a message at its source and at its target; None for a device without a shared NIC."""
         if self.devices[source].node == self.devices[target].node:
             return None, None
         return self._nic_of.get(source), self._nic_of.get(target)
 
     @cached_property
     def has_hand_over(self) -> bool:
-        """Return whether messages, or the steps between ops, take time of ranks."""
+        """Whether ranks spend time on messages or between ops."""
         usual = (self.intra, self.loopback) if self.inter is None else (self.intra, self.inter, self.loopback)
         links = (*usual, *(link for _, _, link in self.links))
         return any(link.keeps_ranks for link in links) or any(device.op_s for device in self.devices)
 
     @cached_property
     def _exceptions(self) -> Mapping[tuple[int, int], Link]:
-        """The first of `links` between two devices counts."""
+        """The links of `links` by their devices; the first counts if two devices have several."""
         return {(source, target): link for source, target, link in reversed(self.links)}
 
     @cached_property
@@ -200,7 +199,7 @@ def of_nodes(node: Cluster, num_nodes: int) -> Cluster:
 
     Args:
         node: The devices of one node with their links, `inter` and NICs.
-        num_nodes: At least 1.
+        num_nodes: Number of nodes, at least 1.
 
     Raises:
         ProfileError: `num_nodes` or `node` is invalid.
@@ -231,7 +230,7 @@ def first_devices(cluster: Cluster, num_devices: int | None) -> Cluster:
 
 
 def dealt(num_devices: int, num_nics: int) -> tuple[tuple[int, ...], ...]:
-    """Return the NICs of a node of `num_devices`: neighbours share one, as evenly as possible."""
+    """Return the devices of each NIC of a node: neighbours share a NIC, as evenly as possible."""
     bounds = [num_devices * nic // num_nics for nic in range(num_nics + 1)]
     return tuple(tuple(range(first, last)) for first, last in pairwise(bounds) if first < last)
 

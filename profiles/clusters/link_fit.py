@@ -13,9 +13,9 @@ from pipesched.profiles.clusters.cluster import Cluster, Device, Link
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
     """Return the link whose line latency + bytes / bandwidth is nearest to `samples`.
 
-    The fit minimizes the squares of *relative* errors, as small messages determine the latency and large ones the
-    bandwidth. If the line would need a negative latency, the latency is 0; if longer messages are not slower, the
-    bandwidth is unlimited.
+    The fit minimizes the sum of squared relative errors: small messages determine the latency, and large messages the
+    bandwidth. The latency is 0 if the best line has a negative one. The bandwidth is unlimited if longer messages are
+    not slower.
 
     Args:
         samples: (bytes, seconds above 0), of at least two sizes.
@@ -25,7 +25,7 @@ def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
 
 
 def fit_line(samples: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Return (seconds, seconds per byte), neither below 0, of the line with the least squares of relative errors.
+    """Return (seconds, seconds per byte), both at least 0, of the line with the least sum of squared relative errors.
 
     Args:
         samples: (bytes, seconds above 0), of at least two sizes.
@@ -82,7 +82,7 @@ class LoadedLinkFit:
 
 
 def fit_loaded_link(samples: Sequence[LoadedMessages]) -> LoadedLinkFit:
-    """Return the link that fits the samples; latency and bandwidth are the passage without the time on the ranks.
+    """Return the link that fits the samples; latency and bandwidth come from the passage minus the time on the ranks.
 
     Args:
         samples: Samples of at least two sizes, all seconds above 0.
@@ -118,7 +118,8 @@ def under_load(cluster: Cluster, fit: LoadedLinkFit) -> Cluster:
 
     Args:
         cluster: Measured by ping-pong, at least two devices.
-        fit: The fit of the link between its first two devices. Other links keep their differences to it by ping-pong.
+        fit: The fit of the link between the first two devices. Other links keep their measured differences to this
+            link.
     """
     reference = cluster.link(0, 1)
 
@@ -141,7 +142,8 @@ def under_load(cluster: Cluster, fit: LoadedLinkFit) -> Cluster:
 def cluster_of(nodes: Sequence[int], links: Mapping[tuple[int, int], Link], origin: str) -> Cluster:
     """Return one device per rank, joined by the measured `links`.
 
-    The links inside and between nodes are the medians; a pair that differs from them is listed, in both directions.
+    `intra` and `inter` are the medians of the links inside and between nodes. Pairs with another link are exceptions,
+    in both directions.
 
     Args:
         nodes: The node of each rank.

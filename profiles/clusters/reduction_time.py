@@ -1,16 +1,15 @@
 """The seconds of an all-reduce over replicas on the links of a cluster, by ring or by hierarchy.
 
-A *ring* goes through the replicas in their order: 2 (r - 1) rounds, in each of which every replica passes on 1 / r of
-the bytes to the next one (Patarasuk and Yuan, 2009). A round takes as long as its slowest hop; hops that leave or enter
-by one shared NIC take turns there.
+A *ring* of r replicas takes 2 (r - 1) rounds. In each round every replica sends 1 / r of the bytes to the next replica
+(Patarasuk and Yuan, 2009). A round takes as long as its slowest hop. Hops take turns at a NIC that they share.
 
-If the replicas stand k by k on n > 1 nodes, there is also a *hierarchical* way (Mikami et al., arXiv:1811.05233):
+A *hierarchical* way exists if each of n > 1 nodes has k > 1 replicas (Mikami et al., arXiv:1811.05233):
 
-    scatter   k - 1 rounds of 1 / k in a ring inside every node: each replica then has the node's sum of a k-th
+    scatter   k - 1 rounds of 1 / k in a ring inside every node: each replica then has the node's sum of 1 / k
     across    2 (n - 1) rounds of 1 / (k n) in k rings, each of them through one replica of every node
     gather    k - 1 rounds of 1 / k inside
 
-The quicker of the two is used, as in NCCL; gloo has only the ring.
+The faster of the two counts, as in NCCL; gloo has only the ring.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Rounds:
     Attributes:
         count: Number of rounds.
         hops: The hops of each round.
-        occupied_s: Longest time of bytes on a link or NIC in one round [s].
+        occupied_s: Longest time that the bytes of a round occupy a link or NIC [s].
         seconds: Seconds of one round, the latency included.
     """
 
@@ -49,7 +48,7 @@ ReductionWay: TypeAlias = Literal["ring", "hierarchical"]
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """One way of an all-reduce, phase by phase."""
+    """An all-reduce in one of the two ways, phase by phase."""
 
     way: ReductionWay
     phases: tuple[Rounds, ...]
@@ -80,7 +79,7 @@ class AllReduce:
 
 
 def all_reduce(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> AllReduce:
-    """Return the quicker way to sum `num_bytes` over replicas on `devices`, or the ring if both are equal."""
+    """Return the faster way to sum `num_bytes` over replicas on `devices`, or the ring if both are equal."""
     return min(_ways(num_bytes, devices, cluster), key=lambda way: way.seconds)
 
 
@@ -112,7 +111,7 @@ def ring_hops(devices: Sequence[int]) -> tuple[Hop, ...]:
 
 
 def _rounds(count: int, num_bytes: int, shares: int, hops: tuple[Hop, ...], cluster: Cluster) -> Rounds:
-    """Return rounds in which each hop carries one of `shares` shares of the bytes."""
+    """Return rounds in which each hop carries 1 / `shares` of the bytes."""
     through: defaultdict[tuple[str, int], float] = defaultdict(float)
     ends: dict[Hop, list[tuple[str, int]]] = {}
     for hop in hops:

@@ -1,4 +1,4 @@
-"""Profiles made from others: from costs of layers, fitted to measured runs, or medians of several."""
+"""Profiles from other data: costs of layers, a profile fitted to measured runs, medians of several profiles."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RecordT = TypeVar("_RecordT", LayerCost, LayerMeasurement, LayerSplit)
 def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes: Collection[int] = ()) -> Profile:
     """Return a profile of layers, at one micro-batch size, or at several sizes in proportion.
 
-    A profile has its own rules: its first stage has no I, so its W is all of B. From I to W a stage holds all that F
+    As in every profile, the first stage has no I, so its W takes all of B. From I to W a stage holds all bytes that F
     saved.
 
     Args:
         costs: Costs of the layers.
         model: The model's name in the profile.
         microbatch_size: Samples of the micro-batch of `costs`.
-        sizes: Other sizes in samples; seconds, messages and saved bytes are in proportion.
+        sizes: Further sizes in samples; seconds, messages and saved bytes are in proportion.
 
     Raises:
         ProfileError: The costs have no backward, or fields that a profile cannot express.
@@ -48,16 +48,16 @@ def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes:
         layers.append(LayerCost(name, layer.weight_bytes, layer.optimizer_bytes, layer.step_s, measured, work))
         input_bytes = [cost.output_bytes for cost in scaled]
     others = [str(size) for size in all_sizes if size != microbatch_size]
-    supposed = f", those of {', '.join(others)} in proportion" if others else ""
-    device = f"{costs.origin or 'costs of layers'}, micro-batches of {microbatch_size}{supposed}"
+    assumed = f", sizes {', '.join(others)} in proportion" if others else ""
+    device = f"{costs.origin or 'costs of layers'}, micro-batches of {microbatch_size}{assumed}"
     return Profile(model, tuple(layers), replace(UNSAID, device=device))
 
 
 def profile_with_input_share(profile: Profile, input_share: float) -> Profile:
     """Return the profile with an assumed I and W for layers without a measured split; see `with_input_share`.
 
-    From I to W such a layer holds all that F saved. The first layer is unchanged, as the first stage of a profile has
-    no I.
+    From I to W such a layer holds all bytes that F saved. The first layer is unchanged, because the first stage of a
+    profile has no I.
 
     Args:
         profile: Profile of a model.
@@ -82,7 +82,7 @@ def _with_share(measured: LayerMeasurement, input_share: float) -> LayerMeasurem
 
 
 def _with_split(measured: LayerMeasurement, input_s: float, weight_s: float) -> LayerMeasurement:
-    """Return a layer with a split; from I to W it holds all that F saved."""
+    """Return a layer with a split; from I to W the layer holds all bytes that F saved."""
     kept = (measured.saved_bytes, measured.input_saved, measured.output_saved)
     return replace(measured, split=LayerSplit(input_s, weight_s, HAS_PARAMETERS, *kept))
 
@@ -99,13 +99,13 @@ def _require_expressible(costs: LayerCosts) -> None:
         for name, usual in (("recompute_s", layer.forward_s), ("saved_for_weight_bytes", layer.saved_bytes)):
             if getattr(layer, name) not in (None, usual):
                 raise ProfileError(
-                    f"{where}: layer {index}: got {name} {getattr(layer, name):g}, expected {usual:g}, which is what "
-                    "a profile supposes; leave the column out"
+                    f"{where}: layer {index}: got {name} {getattr(layer, name):g}, expected {usual:g}, as a profile "
+                    "assumes; leave the column out"
                 )
 
 
 def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasurement:
-    """Return the measurement of a layer; its saved bytes include its input, which the layer before may save too."""
+    """Return the measurement of a layer; its saved bytes include the input if they are large enough."""
     keeps_input = 0 < input_bytes <= cost.saved_bytes
     inside_bytes = cost.saved_bytes - input_bytes if keeps_input else cost.saved_bytes
     assert cost.whole_backward_s is not None, "as just asked"
@@ -139,7 +139,7 @@ def fitted_profile(
         microbatch_size: Samples of a micro-batch of the runs.
 
     Raises:
-        ProfileError: The size is outside the measured ones.
+        ProfileError: The profile does not cover the size.
     """
     layers: list[LayerCost] = []
     for (first, last), measured in zip(bounds, stages, strict=True):
@@ -162,7 +162,7 @@ def _ratio(measured_s: float | None, profiled_s: float | None, otherwise: float)
 
 
 def _scaled(record: _RecordT, factors: Mapping[str, float]) -> _RecordT:
-    """Return a layer, a measurement or a split with its seconds times their factors, also inside."""
+    """Return a layer, a measurement or a split with its seconds times their factors, nested records included."""
     scaled: dict[str, Any] = {}
     for name in (field.name for field in fields(record)):
         value = getattr(record, name)
@@ -176,9 +176,10 @@ def _scaled(record: _RecordT, factors: Mapping[str, float]) -> _RecordT:
 
 
 def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
-    """Share the Step of a stage among its layers, whose profile has no Step, by weight bytes; evenly without weights.
+    """Divide the seconds of a stage's Step among its layers: by weight bytes, or evenly without weights.
 
     Args:
+        layers: Layers whose profile has no Step.
         step_s: Seconds of the stage's Step.
     """
     weights = [layer.weight_bytes for layer in layers]
@@ -190,12 +191,12 @@ def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
 
 
 def median_profile(*profiles: Profile) -> Profile:
-    """Return the profile whose seconds are the medians of several, of two their means; all else is as in the first.
+    """Return the first profile with the medians of the seconds of all, and the mean of all yardsticks.
 
-    Its yardstick is the mean of theirs.
+    The median of two profiles is their mean.
 
     Raises:
-        ProfileError: They are not of the same model, layers and micro-batch sizes.
+        ProfileError: The profiles have different models, layers or micro-batch sizes.
     """
     first, *others = profiles
     for other in others:
@@ -214,7 +215,7 @@ def _shape(profile: Profile) -> tuple[str, int, tuple[int, ...]]:
 
 
 def _median(several: tuple[Any, ...]) -> Any:
-    """Return the first with every number of seconds in it the median of all; seconds alone are floats."""
+    """Return the first record with each float replaced by the median over all; every float is a number of seconds."""
     first = several[0]
     if all(isinstance(value, float) for value in several):
         return median(several)

@@ -1,4 +1,4 @@
-"""Costs as a user gives them: of the layers of a model, or of a device that its stages share equally."""
+"""Costs that a user gives: of the layers of a model, or of a device whose stages share them equally."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class LayerCosts(CostSource):
     """The costs of every layer of a model, for one micro-batch.
 
     Attributes:
-        layers: ``layers[k]`` is the cost of layer ``k`` as a stage of its own.
-        origin: Where the numbers come from, in a few words.
+        layers: ``layers[k]`` is the cost of layer ``k`` as a stage.
+        origin: Source of the numbers, in a few words.
         overlap: Share of the shorter op of an Overlap that hides behind the longer, as in `StageCosts`.
         unitless: Columns of seconds without a unit in the table that was read, or empty.
         names: One per layer, for tables; empty if the layers have no names.
@@ -62,7 +62,7 @@ class LayerCosts(CostSource):
         """Return the costs of the stages: the sums over their layers; a stage has the output of its last layer.
 
         Raises:
-            ProfileError: The bounds are of another number of layers.
+            ProfileError: The bounds cover another number of layers.
         """
         del microbatch_size, num_sharing
         if bounds[-1][1] != len(self.layers):
@@ -78,11 +78,11 @@ class LayerCosts(CostSource):
 class DeviceCost(CostSource):
     """The cost of one device's part of a model for one micro-batch; the stages of a device share it equally.
 
-    So two schedules that cut one model into different numbers of stages can be compared. The fields are as in
-    `StageCost`; the output of every stage has `output_bytes`, wherever the model is cut.
+    With these costs, schedules that cut one model into different numbers of stages are comparable. The fields are as in
+    `StageCost`; every stage has the output `output_bytes`.
 
     Attributes:
-        overlap: The share of the shorter op of an Overlap that hides behind the longer, in [0, 1], as in `StageCosts`.
+        overlap: Share of the shorter op of an Overlap that hides behind the longer, in [0, 1], as in `StageCosts`.
     """
 
     forward_s: float

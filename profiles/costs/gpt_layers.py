@@ -1,26 +1,26 @@
-"""The work and the bytes of a GPT's layers on each of the GPUs that share them, from the shape alone.
+"""Work and bytes of a GPT's layers on one of the GPUs that share each layer, from the shape of the GPT.
 
-Written b samples, s context, h width, a heads, V vocabulary, t GPUs that share every layer as in Megatron-LM, the
-products of a block take (arXiv:2401.10241, table 1)
+Symbols: b samples, s context, h width, a heads, V vocabulary, t GPUs that share every layer as in Megatron-LM. The
+matrix products of a block take these floating-point operations (arXiv:2401.10241, table 1):
 
     forward F      sbh (24 h + 4 s) / t
     input pass I   sbh (24 h + 8 s) / t
     weight pass W  sbh 24 h / t          attention has no weights
 
-floating-point operations, and the products of the head 2 sbhV / t in each pass. A block keeps, of 2-byte numbers
-(arXiv:2205.05198, equations 1, 2, 4 and table 2)
+The products of the head take 2 sbhV / t in each pass. With 2-byte numbers, a block keeps these bytes
+(arXiv:2205.05198, equations 1, 2, 4 and table 2):
 
-    one GPU                                   sbh (34 + 5 as/h) bytes
+    one GPU                                   sbh (34 + 5 as/h)
     t GPUs                                    sbh (10 + 24/t + 5 as/(ht))
     t GPUs, sequence parallelism              sbh (34/t + 5 as/(ht))
-    any of these, attention computed again    without the term in as/h
-    any of these, FlashAttention              4 a/(ht) in place of it, a float32 for each row of a matrix
+    any of these, attention recomputed        without the term in as/h
+    any of these, FlashAttention              4 a/(ht) in place of this term, a float32 for each row of a matrix
 
-FlashAttention (arXiv:2307.08691, section 3.1) multiplies five times in I where a whole matrix needs four, which adds
-2 s to the table. It moves only the inputs and outputs of attention, and nothing of size s^2.
+FlashAttention (arXiv:2307.08691, section 3.1) takes five products in I instead of four, which adds 2 s to the table. It
+moves only the inputs and outputs of attention, and no matrix of size s^2.
 
 All other operations only move bytes. They are fused as in Megatron-LM (arXiv:2104.04473, section 4.2): bias and GELU;
-bias, dropout and residual sum; scale, mask and softmax. Dropout is counted with its masks, a byte each.
+bias, dropout and residual sum; scale, mask and softmax. Dropout also moves its mask, of one byte per number.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GptShape:
         return "gpt:" + ",".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
     def require_possible(self, name: str) -> None:
-        """Refuse numbers that no GPT has.
+        """Refuse invalid numbers.
 
         Args:
             name: The model's name, for the message.
@@ -88,7 +88,7 @@ class Kernel:
 
     Attributes:
         flops: Floating-point operations of products of matrices, two per multiplication.
-        num_bytes: Bytes that it reads from the GPU's memory and writes there.
+        num_bytes: Bytes that the operation reads from the GPU's memory and writes there.
     """
 
     flops: int
@@ -96,7 +96,7 @@ class Kernel:
 
 
 def matrix_product(rows: int, inner: int, columns: int, element_bytes: int, count: int = 1) -> Kernel:
-    """Return `count` products of a matrix (rows, inner) and a matrix (inner, columns), each number moved once."""
+    """Return the kernel of `count` products of matrices (rows, inner) and (inner, columns); each number moves once."""
     numbers = rows * inner + inner * columns + rows * columns
     return Kernel(2 * count * rows * inner * columns, count * element_bytes * numbers)
 
@@ -106,6 +106,7 @@ class LayerPass:
     """One pass of a layer on one GPU, one operation after the other.
 
     Attributes:
+        kernels: The operations.
         reduced_bytes: Bytes of each all-reduce over the GPUs that share the layer.
     """
 
@@ -118,7 +119,7 @@ class Roofline:
     """The limits of a GPU.
 
     Attributes:
-        flops_per_s: Speed of matrix products.
+        flops_per_s: Throughput of matrix products [floating-point operations per second].
         bytes_per_s: Bandwidth of the memory.
         link_bytes_per_s: Bandwidth to each of the other GPUs that share a layer, each way.
         num_gpus: Number of GPUs that share a layer.
@@ -140,7 +141,7 @@ class Roofline:
         return math.fsum([*map(self.kernel_s, layer_pass.kernels), *(reduction.seconds for reduction in reductions)])
 
     def moved_s(self, num_bytes: int) -> float:
-        """Return the seconds in which `num_bytes` bytes are read or written."""
+        """Return the seconds to read or write `num_bytes` bytes."""
         return num_bytes / self.bytes_per_s
 
 
@@ -149,7 +150,7 @@ _TOKEN_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptExecution(LayerExecution):
-    """How the layers of a GPT are computed.
+    """The settings of the computation of a GPT's layers.
 
     Attributes:
         dtype: Number type of weights and activations.
@@ -165,11 +166,11 @@ class GptLayer:
     Attributes:
         parameters: The number of parameters.
         backward_input: I; empty for the embedding, whose input has no gradient.
-        input_bytes: Bytes of its input.
-        output_bytes: Bytes of its output.
+        input_bytes: Bytes of the input.
+        output_bytes: Bytes of the output.
         saved_bytes: Bytes that the forward keeps besides its input.
         left_bytes: Bytes of `saved_bytes` that remain after I of this layer, if it is the last of a stage.
-        gradient_bytes: Gradients that I keeps for W.
+        gradient_bytes: Bytes of the gradients that I keeps for W.
     """
 
     parameters: int
@@ -187,10 +188,10 @@ def gpt_layers(shape: GptShape, microbatch_size: int, execution: GptExecution) -
     """Return the embedding, one of the equal blocks, and the head with the loss.
 
     Args:
-        shape: Its heads, width and vocabulary are multiples of the GPUs that share a layer. So is its context with
-            sequence parallelism.
+        shape: Shape of the GPT. Heads, width and vocabulary are multiples of the number of GPUs that share a layer, and
+            so is the context with sequence parallelism.
         microbatch_size: Samples.
-        execution: How the layers are computed.
+        execution: Settings of the computation.
     """
     layers = _Layers(shape, microbatch_size, execution)
     return layers.embedding(), layers.block(), layers.head()
@@ -213,7 +214,7 @@ class _Layers:
         self._reduced_bytes = self._element_bytes * numbers
 
     def embedding(self) -> GptLayer:
-        """Return the sum of the rows of tokens and positions, and its dropout."""
+        """Return the embedding: rows of tokens plus rows of positions, then dropout."""
         e, between = self._element_bytes, self._between
         summed, dropped = Kernel(0, 3 * e * between), Kernel(0, (2 * e + 1) * between)
         return GptLayer(
@@ -254,7 +255,7 @@ class _Layers:
             input_bytes=self._message_bytes,
             output_bytes=self._message_bytes,
             saved_bytes=inside,
-            left_bytes=inside - between,  # the topmost mask goes
+            left_bytes=inside - between,  # I frees the topmost mask
             gradient_bytes=e * (7 * shared + 2 * between),
         )
 

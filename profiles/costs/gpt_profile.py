@@ -26,15 +26,15 @@ def gpt_profile(
 ) -> Profile:
     """Return the estimated profile of a GPT, on one of the GPUs that share its layers.
 
-    An optimizer keeps its moments in float32 at least. For smaller weights it also keeps a copy in float32 (mixed
-    precision: arXiv:1910.02054, section 3.1). Adam with 2-byte weights takes 16 bytes per parameter, and 2 for the
-    gradient.
+    An optimizer keeps its moments at least in float32. For smaller weights it also keeps a copy of them in float32
+    (mixed precision: arXiv:1910.02054, section 3.1). With Adam and 2-byte weights a parameter takes 16 bytes: 2 for the
+    weight, 2 for the gradient and 12 for the optimizer.
 
     Args:
         shape: The shape of the GPT, as in `gpt_layers`.
-        gpu: The GPU; it has a peak for the number type.
+        gpu: The GPU; its data sheet has a peak for the number type.
         microbatch_sizes: Samples, rising.
-        execution: How the layers are computed.
+        execution: Settings of the computation.
         optimizer: The optimizer.
         efficiency: Share of the peak that matrix products reach (default: the efficiency of the GPU).
     """
@@ -103,12 +103,12 @@ def _layer_cost(
     moment_bytes = _MOMENTS[optimizer] * max(size, FLOAT32_BYTES) * parameters
     master_bytes = FLOAT32_BYTES * parameters if size < FLOAT32_BYTES else 0
     optimizer_bytes = moment_bytes + master_bytes
-    # the gradient is read and zeroed, the weights are written, and read where no copy of them is
+    # a step reads and zeroes the gradient, writes the weights, and reads them if there is no float32 copy
     step_bytes = (3 if master_bytes else 4) * weight_bytes + 2 * optimizer_bytes
     work = LayerWork(
         copy_s=roofline.moved_s(2 * weight_bytes),
         predict_s=roofline.moved_s(4 * weight_bytes + moment_bytes),
-        average_s=roofline.moved_s(11 * weight_bytes),  # copied; three sums of two, of which one stays in place
+        average_s=roofline.moved_s(11 * weight_bytes),  # a copy moves 2, each of three sums of two tensors moves 3
     )
     measurements = tuple(
         _measurement(size, layer, roofline) for size, layer in zip(microbatch_sizes, layers, strict=True)

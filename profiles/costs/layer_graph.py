@@ -1,7 +1,7 @@
 """A graph whose nodes are the layers of a profile, and the bytes that cross a cut of it.
 
 A pipeline cuts such a graph at antichains: the layers before a cut are any set that contains all inputs of its layers.
-The bytes that cross the cut are the outputs of layers before it that a layer behind it reads, each counted once.
+An output crosses the cut if its layer is before the cut and a layer behind the cut reads it; it counts once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class LayerGraph:
     Attributes:
         needs: For each layer, the indices of the layers whose outputs it reads.
         output_bytes: Output of each layer.
-        data_bytes: Data that the model reads.
+        data_bytes: Bytes of the data that the model reads.
         stages: Stage of each layer in the file, from 0; empty if the file has no stages.
         arranged_for: Number of stages for which the order of the layers was chosen; None for the order of the file.
     """
@@ -35,7 +35,7 @@ class LayerGraph:
         return tuple(map(self.stages.count, range(max(self.stages) + 1))) if self.stages else ()
 
     def cut_bytes(self) -> list[int]:
-        """Return the bytes that cross the cut before each layer, and 0 behind the last; the data before the first."""
+        """Return the bytes that cross the cut before each layer, and 0 behind the last; the first entry is the data."""
         last_use = {source: layer for layer, needed in enumerate(self.needs) for source in needed}
         changes = [0] * (len(self.needs) + 1)
         for source, last in last_use.items():

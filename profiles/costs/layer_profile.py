@@ -46,11 +46,10 @@ class LayerCost:
     Attributes:
         name: Name of the layer.
         weight_bytes: Bytes of the layer's parameters.
-        optimizer_bytes: The optimizer's state for them.
+        optimizer_bytes: Bytes of the optimizer's state for these parameters.
         step_s: Seconds of one optimizer step, zeroing the gradients included.
         measurements: Measurements by rising micro-batch size; the sizes are the same for every layer.
-        work: Other work on the weights, or None in older profiles. Such a layer adds none to its stage, and the origin
-            of the costs mentions that.
+        work: Other work on the weights; None in older profiles, where it counts as 0.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Profile(CostSource):
     Attributes:
         model: The model's name, as `resolve_model` reads it.
         layers: The layers, in order.
-        provenance: How the numbers were made.
+        provenance: Device, settings and versions of the measurement or estimate.
         variation: Variation of the seconds of forward and backward of the whole model between runs; None in older
             profiles, or after a single run.
         sharing: Slowdown of processes that share one core, by rising number of processes; empty if not measured.
@@ -90,7 +89,7 @@ class Profile(CostSource):
 
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:
-        """The measured sizes, rising."""
+        """The measured micro-batch sizes [samples], rising."""
         return tuple(measurement.microbatch_size for measurement in self.layers[0].measurements)
 
     @property
@@ -135,12 +134,12 @@ class Profile(CostSource):
     ) -> StageCost:
         """Return the cost of layers `first` to `last` (exclusive) as one stage; see `costs_of_layers`.
 
-        Its utilisation of an accelerator is its throughput over the best throughput at any measured size. The rest of
-        the accelerator is available to others. If the accelerator waits for the host, the utilisation is the share of
-        the host, which launches all work. The utilisation of a CPU core is 1.
+        The stage's utilisation of a GPU is its throughput divided by the best throughput at any measured size. If the
+        launches of the host take a larger share of the time, this share is the utilisation. On a CPU core the
+        utilisation is 1.
 
         Raises:
-            ProfileError: The size is outside the measured ones.
+            ProfileError: The profile does not cover the size.
         """
         lower, upper, share = _around(self, microbatch_size)
         layers = self.layers[first:last]
@@ -166,7 +165,7 @@ class Profile(CostSource):
             num_sharing: Ranks on each device; their work is slowed by the sharing price of the profile.
 
         Raises:
-            ProfileError: The size is outside the measured ones, or the bounds do not cover the layers.
+            ProfileError: The profile does not cover the size, or the bounds do not cover the layers.
         """
         _check_bounds(self, bounds)
         size = self.microbatch_sizes[0] if microbatch_size is None else microbatch_size
@@ -228,7 +227,7 @@ def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
 
 
 def _around(profile: Profile, microbatch_size: int | None) -> tuple[int, int, float]:
-    """Return the indices of the measured sizes around a size (default: the smallest), and its place between them."""
+    """Return the indices of the measured sizes around a size (default: the smallest), and its position, 0 to 1."""
     if microbatch_size is None:
         return 0, 0, 0.0
     if not profile.covers(microbatch_size):
@@ -253,7 +252,8 @@ _size = attrgetter("microbatch_size")
 def _working_bytes(measured: Sequence[LayerMeasurement]) -> int:
     """Return the working memory of the backward of a stage; each layer but the last holds its output gradient.
 
-    A layer frees its saved bytes when it is done, and its input, unless the layer before has saved that as its output.
+    A layer frees its saved bytes at the end of its backward. It also frees its input, unless the layer before has saved
+    it as an output.
     """
     if all(m.working_bytes is None for m in measured):
         return 0

@@ -13,16 +13,16 @@ HAS_PARAMETERS = 1
 class LayerSplit:
     """The backward of one layer in two halves: I, then W (arXiv:2401.10241).
 
-    The last three fields are as in the measurement, but after I, for the last layer of a stage. I frees all that
-    autograd keeps above the topmost parameters; all below stays for W.
+    The last three fields are as in `LayerMeasurement`, but after I, for the last layer of a stage. I frees the storages
+    above the topmost parameters; the storages below stay for W.
 
     Attributes:
         backward_input_s: Seconds of I.
         backward_weight_s: Seconds of W.
-        gradient_bytes: Gradients that I keeps for W.
-        saved_bytes: Storages that autograd still keeps inside after I.
-        input_saved: Autograd still keeps the input's storage after I.
-        output_saved: Autograd still keeps the output's storage after I.
+        gradient_bytes: Bytes of the gradients that I keeps for W.
+        saved_bytes: Bytes of other storages that autograd still keeps after I.
+        input_saved: Whether autograd still keeps the input's storage after I.
+        output_saved: Whether autograd still keeps the output's storage after I.
     """
 
     backward_input_s: float
@@ -40,18 +40,18 @@ class LayerMeasurement:
     Attributes:
         microbatch_size: Samples.
         forward_s: Seconds of the forward.
-        backward_s: Seconds of the full backward; the first layer's makes no gradient for its input.
-        input_bytes: The input, as a message.
-        output_bytes: The output, as a message; 0 for the last layer.
-        output_storage_bytes: The storage behind the output; more than `output_bytes` if the output is a view of a part.
-        saved_bytes: Storages that autograd keeps inside, parameters, buffers, input and output excluded.
-        input_saved: Autograd keeps the input's storage.
-        output_saved: Autograd keeps the output's storage.
-        output_is_input: Both have the same storage, as in a reshaping layer.
+        backward_s: Seconds of the full backward; the first layer computes no gradient of its input.
+        input_bytes: Bytes of the input, as a message.
+        output_bytes: Bytes of the output, as a message; 0 for the last layer.
+        output_storage_bytes: Bytes of the output's storage; more than `output_bytes` if the output is a view of a part.
+        saved_bytes: Bytes of the storages that autograd keeps, without parameters, buffers, input and output.
+        input_saved: Whether autograd keeps the input's storage.
+        output_saved: Whether autograd keeps the output's storage.
+        output_is_input: Whether input and output have the same storage, as in a reshaping layer.
         split: The backward in two halves. None for the first layer, which has no I, if PyTorch cannot split the
             backward, and in older profiles.
-        launch_s: Seconds in which the host launches forward and backward on a GPU; None on synchronous devices, or if
-            not measured.
+        launch_s: Seconds that the host takes to launch forward and backward on a GPU; None on other devices, or if not
+            measured.
         working_bytes: Peak memory of the backward besides its inputs, from the peak of a GPU's allocator; None on other
             devices, or if not measured.
     """
@@ -72,10 +72,10 @@ class LayerMeasurement:
 
 
 def saved_bytes(measured: Sequence[LayerMeasurement]) -> int:
-    """Return the stage's input plus every storage that its layers keep, each once.
+    """Return the bytes of the stage's input and of every storage that its layers keep, each counted once.
 
-    Walks from boundary to boundary: a boundary's storage counts when the layer before or the layer after keeps it, and
-    is still the same storage behind a layer that only reshapes.
+    The storage of a boundary counts if the layer before or behind the boundary keeps it. A layer that only reshapes
+    has the same storage at both of its boundaries.
     """
     total = boundary_bytes = measured[0].input_bytes
     counted = True
@@ -91,9 +91,9 @@ def saved_bytes(measured: Sequence[LayerMeasurement]) -> int:
 
 
 def output_is_saved(measured: Sequence[LayerMeasurement]) -> bool:
-    """Return whether the output is one of the storages in `saved_bytes`, and that storage contains only the output.
+    """Return whether the output is one of the storages in `saved_bytes`, and this storage contains only the output.
 
-    Otherwise, as for a part of a larger tensor, a copy is sent, or more than the output is held meanwhile.
+    Otherwise, as for a part of a larger tensor, the stage sends a copy, or holds a larger storage meanwhile.
     """
     if measured[-1].output_storage_bytes != measured[-1].output_bytes:
         return False
@@ -102,14 +102,13 @@ def output_is_saved(measured: Sequence[LayerMeasurement]) -> bool:
             return m.output_saved
         if m.input_saved:
             return True
-    return True  # the stage hands on its input
+    return True  # the output of the stage is its input
 
 
 def saved_for_weight_bytes(measured: Sequence[LayerMeasurement]) -> int:
     """Return the bytes held from the end of I to the end of W: gradients, and storages as in `saved_bytes`.
 
-    The graph is kept by the topmost ops with parameters. I frees all above them, which may be whole layers, and W needs
-    the rest.
+    The topmost ops with parameters keep the graph below them for W. I frees the graph above, which may be whole layers.
 
     Args:
         measured: Layers, each with a split.
@@ -118,8 +117,8 @@ def saved_for_weight_bytes(measured: Sequence[LayerMeasurement]) -> int:
     has_parameters, gradient_bytes = False, 0
     for m in reversed(measured):
         after = m.split
-        assert after is not None, "the caller has looked"
-        if not has_parameters:  # there is nothing with parameters above
+        assert after is not None, "each layer has a split"
+        if not has_parameters:  # no op with parameters is above this layer
             kept = after.saved_bytes, after.input_saved, after.output_saved
             left.append(replace(m, saved_bytes=kept[0], input_saved=kept[1], output_saved=kept[2]))
         else:

@@ -10,13 +10,13 @@ from pipesched.schedules import Yardstick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerExecution:
-    """How layers are computed.
+    """The settings of the computation of layers.
 
     Attributes:
-        tensor_parallel: GPUs that share every layer, and are one device of a pipeline.
+        tensor_parallel: Number of GPUs that share every layer, and are one device of a pipeline.
         sequence_parallel: These GPUs also split the activations between the matrix products, and the messages, by
             tokens.
-        selective_recompute: Attention is recomputed in the backward, and keeps nothing.
+        selective_recompute: Attention is recomputed in the backward, and keeps no bytes.
         flash_attention: Attention is one operation that never has its whole matrix in memory, as in FlashAttention.
     """
 
@@ -28,10 +28,10 @@ class LayerExecution:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The provenance of a profile: how its numbers were made.
+    """The provenance of a profile: device, settings and versions of its measurement or estimate.
 
     Attributes:
-        device: The processor's or accelerator's own name.
+        device: Product name of the processor or GPU, or the source of the numbers.
         kind: Kind of the device: ``cpu`` or ``cuda``.
         dtype: Data type of the weights and activations.
         threads: Threads of one operation on the CPU.
@@ -43,7 +43,7 @@ class Provenance:
         host_cores: Cores available to the measuring process.
         versions: (name, version) of the libraries.
         date: UTC, ISO 8601.
-        execution: How the layers are computed.
+        execution: Settings of the computation of the layers.
         yardstick: Speed of the machine during the measurement; None if unknown, as for estimates.
     """
 
@@ -64,7 +64,7 @@ class Provenance:
 
 
 UNSAID = Provenance(
-    device="a device that nobody names",
+    device="an unknown device",
     dtype="not said",
     threads=0,
     companions=0,

@@ -29,7 +29,7 @@ class RunStage:
     """The measured work of one stage.
 
     Attributes:
-        work: Spread of the seconds of each measured kind of work: F, B, I, W, R, Step, Average; F always.
+        work: Spread of the seconds of each measured kind of work: F, and B, I, W, R, Step or Average.
         profiled: Cost of the stage in a profile, for its bytes, copies and shares of B, or None without a profile.
     """
 
@@ -49,13 +49,13 @@ class RunCosts(CostSource):
         runs: Names of the runs.
         stages: The stages, cut as in the runs.
         hand_over: Overhead seconds, as in `RunSamples`; empty if the runs do not contain it.
-        message: Seconds from the post of a message to its use; None if no rank waited for one.
-        warmup: Number of first ops of each kind of each stage that were left out.
+        message: Seconds from the post of a message to its use; None if no rank waited for a message.
+        warmup: Number of first ops that were left out, for each kind and stage.
         microbatch_size: Samples of a micro-batch, or None if unknown.
         assumed_input_share: Share of B spent on I, and the rest on W, for stages whose I and W are unknown; None to
-            refuse such schedules. The first stage needs no gradient of its input: W is its whole B.
+            refuse schedules with I and W. The first stage needs no gradient of its input: W is its whole B.
         variation: Variation of the seconds between runs; None for a single run, or runs with different lists.
-        splits_stages: Whether a stage may be cut into equal parts, for a schedule with a multiple of the stages.
+        splits_stages: Whether stages may be cut into equal parts, for a schedule with a multiple of their number.
         yardstick: Mean speed of the machine over the runs, or None if a run does not record it.
     """
 
@@ -76,7 +76,7 @@ class RunCosts(CostSource):
 
     @property
     def origin(self) -> str:
-        """Where the numbers come from, in a few words."""
+        """Source of the numbers, in a few words."""
         return f"of {', '.join(self.runs)}, with {', '.join(self.kinds)}"
 
     @property
@@ -97,7 +97,7 @@ class RunCosts(CostSource):
     def stage_costs(
         self, schedule: Schedule, bounds: Sequence[tuple[int, int]] = (), microbatch_size: int | None = None
     ) -> StageCosts:
-        """Return the costs of the stages of `schedule`; neighbouring stages are summed if it has fewer.
+        """Return the costs of the stages of `schedule`; neighbours are summed if the schedule has fewer stages.
 
         Raises:
             ProfileError: The number of stages does not fit the runs.
@@ -106,7 +106,7 @@ class RunCosts(CostSource):
         return self.as_costs(self._cut(schedule))
 
     def as_costs(self, stages: Sequence[StageCost]) -> StageCosts:
-        """Return `stages`, in any cut, as costs from these runs, with the assumed I and W if set."""
+        """Return `stages` of any cut as costs from these runs, with the assumed I and W if set."""
         if self.assumed_input_share is not None:
             stages = with_input_share(stages, self.assumed_input_share)
         advice = "add a run of a schedule that has it, as zb_h1 has I and W, or give `profile` beside the runs"
@@ -115,8 +115,8 @@ class RunCosts(CostSource):
     def on_machines(self, cluster: Cluster) -> Cluster:
         """Return the devices of `cluster` with the overheads of the runs, equal links and unlimited bandwidth.
 
-        The travel time of a message is all latency: from one message size its share that is due to bytes is unknown.
-        Overheads are trimmed means, because the longest posts were mostly interrupted by the system.
+        All travel time of a message counts as latency, because one message size does not show the bandwidth. Overheads
+        are trimmed means, because the system mostly interrupted the longest posts.
         """
         seconds = {kind: spread.trimmed_s for kind, spread in self.hand_over.items()}
         take_s = seconds.get("Take", 0.0)
@@ -149,7 +149,7 @@ def costs_of_samples(samples: RunSamples, runs: Sequence[str], warmup: int) -> R
     Args:
         samples: Samples of the runs.
         runs: Names of the runs.
-        warmup: Number of first ops of each kind of each stage that were left out.
+        warmup: Number of first ops that were left out, for each kind and stage.
     """
     stages = tuple(
         RunStage({kind: spread_of(samples.work[stage, kind]) for kind in WORK_KINDS if (stage, kind) in samples.work})
@@ -162,7 +162,7 @@ def costs_of_samples(samples: RunSamples, runs: Sequence[str], warmup: int) -> R
 
 
 def _measured_cost(stage: RunStage) -> StageCost:
-    """Return the means; an unmeasured I and W get their shares of B in the profile."""
+    """Return the mean costs of a stage; I and W without a measurement get their shares of B in the profile."""
     profiled = stage.profiled or StageCost(0.0)
     forward_s, backward_s = stage.mean_s("F"), stage.mean_s("B")
     input_s, weight_s = stage.mean_s("I"), stage.mean_s("W")
@@ -184,7 +184,10 @@ def _measured_cost(stage: RunStage) -> StageCost:
 
 
 def _parted(costs: Sequence[StageCost], parts: int) -> list[StageCost]:
-    """Cut every stage into `parts` equal ones; the output at a new cut is as large as the output of the stage."""
+    """Cut every stage into `parts` equal parts.
+
+    The output at a new cut has the bytes of the stage's output; in the last stage, the most bytes of any output.
+    """
     most_bytes = max(cost.output_bytes for cost in costs)
     stages = []
     for cost in costs:

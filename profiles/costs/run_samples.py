@@ -47,11 +47,10 @@ class RunSamples:
     Attributes:
         num_stages: Number of stages of every run.
         work: Seconds of each work of a stage, without warm-up; never empty lists.
-        hand_over: Overhead of a rank for a ``Send`` or ``Recv``, after an ``Op``, or to ``Take`` a message that has
-            arrived.
-        messages: Seconds from the moment when both sides had posted a message to its use, for messages that a rank
-            waited for; 0 for messages that arrived while their senders still posted them.
-        passes: Seconds of all works of each run if all runs have the same lists, else empty.
+        hand_over: Overhead of a rank for a ``Send`` or ``Recv``, after an ``Op``, or to ``Take`` an arrived message.
+        messages: Seconds of each message that a rank waited for, from the later post of its two sides to its use; 0 if
+            the message arrived before the end of its post.
+        passes: Seconds of all ops with work of each run if all runs have the same lists, else empty.
         yardstick: Mean speed of the machine over the runs, or None if a run does not record it.
     """
 
@@ -71,14 +70,14 @@ def samples_of(
 ) -> RunSamples:
     """Return the samples of `timelines`.
 
-    An op does not count if another rank of the same device worked meanwhile: its seconds include the other work. The
-    two ops of an Overlap do not count either: their seconds cannot be separated.
+    An op does not count if another rank of the same device worked meanwhile, because its seconds include the other
+    work. The two ops of an Overlap do not count either, because their seconds cannot be separated.
 
     Args:
-        timelines: At least one.
+        timelines: Measured Timelines, at least one.
         names: Name of each Timeline, for messages.
-        warmup: Number of first ops of each kind of each stage on each rank to leave out, as long as others remain.
-        slow: For each Timeline, the slowdown factor of each slow device. Its samples are divided by the factor.
+        warmup: Number of first ops to leave out, for each kind, stage and rank; the last op always counts.
+        slow: For each Timeline, the slowdown factor of each slow device. The samples of the device are divided by it.
 
     Raises:
         ScheduleError: A Timeline has no computation.
@@ -116,8 +115,8 @@ def samples_of(
     missing = [stage for stage in range(stages[0]) if (stage, "F") not in work]
     if missing:
         raise ProfileError(
-            f"{', '.join(names)}: got no forward of stage {missing[0]} by itself, expected one: one in an Overlap, or "
-            "beside another rank of the device, does not say what it takes; give a run of another schedule too"
+            f"{', '.join(names)}: got no forward of stage {missing[0]} alone on its device, expected one outside of an "
+            "Overlap, without work of another rank of the device; give a run of another schedule too"
         )
     return RunSamples(
         stages[0],
@@ -178,7 +177,7 @@ def _stage_work(span: Span) -> StageWork | None:
 
 
 def _shared(timeline: Timeline) -> set[tuple[int, int]]:
-    """Return (rank, index in its list) of the works that ran beside work of another rank on their device."""
+    """Return (rank, index in its list) of the ops that ran beside work of another rank on their device."""
     works = defaultdict[int, list[tuple[float, float, int, int]]](list)
     for rank, device in enumerate(timeline.rank_to_device):
         for index, span in enumerate(timeline.of_rank(rank)):
@@ -186,7 +185,7 @@ def _shared(timeline: Timeline) -> set[tuple[int, int]]:
                 works[device].append((span.start_s, span.end_s, rank, index))
     places = set()
     for spans in works.values():
-        latest = (-math.inf, -1, -1)  # the end, and whose it is
+        latest = (-math.inf, -1, -1)  # end, rank, index
         for start_s, end_s, rank, index in sorted(spans):
             if start_s < latest[0]:
                 places |= {(rank, index), latest[1:]}
@@ -195,7 +194,7 @@ def _shared(timeline: Timeline) -> set[tuple[int, int]]:
 
 
 def _hand_overs(timeline: Timeline) -> Sequence[HandOver]:
-    """Return the overheads of the ranks; empty if no op waits, because then the runs did not record waits."""
+    """Return the overheads of the ranks; empty if no op waits, because such a run did not record waits."""
     if not any(span.start_s > span.posted_s for span in timeline.spans if isinstance(span.op, Compute)):
         return ()
     if timeline.hand_overs:
@@ -209,10 +208,10 @@ class _Use(NamedTuple):
 
     Attributes:
         rank: The rank.
-        sent_s: When both sides had posted it.
-        there_s: Latest time of its arrival.
-        reached_s: When the rank reached the op that needs it.
-        start_s: When that op started.
+        sent_s: Time at which both sides had posted the message.
+        there_s: Latest time of the arrival.
+        reached_s: Time at which the rank reached the op that needs the message.
+        start_s: Start of this op.
     """
 
     rank: int

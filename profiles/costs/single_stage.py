@@ -26,18 +26,18 @@ class StageCost:
 
     Attributes:
         forward_s: Seconds of F.
-        backward_s: Seconds of B (default: the sum of the two below).
+        backward_s: Seconds of B (default: I plus W).
         backward_input_s: Seconds of I, or None if unknown.
         backward_weight_s: Seconds of W, or None if unknown.
         step_s: Seconds of one optimizer step.
         output_bytes: Bytes of the activation sent to the next stage, and of its gradient.
         saved_bytes: Bytes held from F to the end of B or I of one micro-batch, the stage's input included (M_B of
             arXiv:2401.10241).
-        weight_bytes: Bytes of one version of the weights; the gradients take the same again.
+        weight_bytes: Bytes of one version of the weights; the gradients take as many bytes again.
         optimizer_bytes: Bytes of the optimizer's state.
         utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
         saved_for_weight_bytes: Bytes held from the end of I to the end of W (M_W of arXiv:2401.10241); None for
-            `saved_bytes`, if only W frees the bytes that F saved.
+            `saved_bytes`: I frees no bytes.
         copy_s: Seconds of one copy of the weights: a version that a Step keeps for later.
         average_s: Seconds of one elastic averaging with the reference model.
         predict_s: Seconds of one copy of the weights that is predicted for an op (default: `copy_s`).
@@ -72,7 +72,7 @@ class StageCost:
         return self.backward_s
 
     def said(self, name: str) -> Any:
-        """Return a field with its default in place of None, or None if it is unknown."""
+        """Return the value of a field, or of its default if the field is None; None if both are unknown."""
         value = getattr(self, name)
         if value is not None:
             return value
@@ -97,7 +97,7 @@ class StageCost:
         return self.scaled(factor, _SECONDS)
 
     def scaled(self, factor: float, names: Sequence[str]) -> StageCost:
-        """Return the stage with the known ones of these fields times `factor`; bytes are rounded."""
+        """Return the stage with the fields `names` times `factor`; None is unchanged, and bytes are rounded."""
         known = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         products: dict[str, Any] = {name: value * factor for name, value in known.items()}
         return replace(self, **{name: round(n) if name.endswith("_bytes") else n for name, n in products.items()})
@@ -122,8 +122,8 @@ def working_bytes(workings: Sequence[int], saved: Sequence[int]) -> int:
     The backward runs from the last to the first; each frees its saved bytes before the next one runs.
 
     Args:
-        workings: Working memory of the backward of each.
-        saved: Saved bytes of each.
+        workings: Working memory of the backward of each stage or layer [bytes].
+        saved: Saved bytes of each stage or layer.
     """
     most = gone = 0
     for working, kept in zip(reversed(workings), reversed(saved), strict=True):

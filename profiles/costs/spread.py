@@ -1,14 +1,14 @@
 """The spread of measured seconds, their variation between runs, and the price of sharing a core.
 
-A slow phase of a machine affects all works of that time, so a makespan varies as one of them does. Variation between
-works averages out over many. So the two are kept apart.
+A slow phase of a machine slows all ops of this time, so a makespan varies by the same factor. The variation between
+single ops averages out over many ops. So `Variation` keeps one factor for a pass and one for an op.
 
-The next pass may lie outside of all measured passes. With nine passes or more, the k-th of n stands for the share k /
-(n + 1) of all. With fewer, the deciles are taken from Student's t distribution for one more pass: sqrt(1 + 1 / n) times
-as wide as the spread of the passes.
+The next pass may lie outside of all measured passes. With nine passes or more, the k-th of n in rising order is the
+quantile k / (n + 1). With fewer, the deciles come from Student's t distribution for one more pass, which is sqrt(1 +
+1 / n) times as wide as the spread of the passes.
 
-Processes that share a core find the caches full of data of the others, and every switch takes time. The price
-multiplies the cost of the turns: two processes take twice as long because each has half of the core, times the price.
+Processes on one core take turns: two processes take twice as long. They take even longer, because each process finds
+the caches full of data of the others and every switch takes time. The price is this second factor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Spread:
 
     Attributes:
         count: Number of measurements, at least 1.
-        mean_s: The mean [s], for sums of many.
+        mean_s: The mean [s], for sums over many ops.
         deciles_s: The least, the nine deciles, and the most [s], rising; the sixth is the median.
     """
 
@@ -58,16 +58,16 @@ def spread_of(seconds: Sequence[float]) -> Spread:
 
 
 _SHOWING_TENTHS = 9
-"""Least number of passes with one at each tenth."""
+"""Least number of passes that have nine deciles of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """Factors on the seconds of works, relative to their usual seconds.
+    """Factors on the seconds of ops, relative to their usual seconds.
 
     Attributes:
-        passes: The least, nine deciles and the most of the factor that all works of a pass share.
-        works: The least, nine deciles and the most of the factor of a single work, besides the factor of its pass.
+        passes: The least, nine deciles and the most of the factor that all ops of a pass share.
+        works: The least, nine deciles and the most of the factor of a single op, besides the factor of its pass.
     """
 
     passes: tuple[float, ...]
@@ -77,14 +77,14 @@ class Variation:
 def variation_of(
     passes: Sequence[Sequence[float]], usual: Callable[[Sequence[float]], float] = statistics.median
 ) -> Variation | None:
-    """Return the variation of works.
+    """Return the variation of ops.
 
     Args:
-        passes: Seconds of the same works, in the same order, in each pass.
-        usual: Returns the usual seconds of a work from all its samples; factors are relative to it.
+        passes: Seconds of the same ops, in the same order, in each pass.
+        usual: Returns the usual seconds of an op from all its samples; factors are relative to them.
 
     Returns:
-        The variation, or None with fewer than two passes, or if nothing takes time.
+        The variation, or None with fewer than two passes, or if no op takes time.
     """
     usual_s = [usual(column) for column in zip(*passes, strict=True)]
     total_s = math.fsum(usual_s)
@@ -119,8 +119,8 @@ class SharingPrice:
 
     Attributes:
         num_processes: Processes that compute on the core, at least 2.
-        factors: The least, nine deciles and the most of the ratio of the processor time of a pass among them to a pass
-            alone.
+        factors: The least, nine deciles and the most of a ratio: the processor time of a pass among these processes
+            over the processor time of a pass alone.
     """
 
     num_processes: int
@@ -128,12 +128,12 @@ class SharingPrice:
 
     @property
     def factor(self) -> float:
-        """The median, but at least 1: smaller values are noise, because sharing never speeds up."""
+        """The median, but at least 1: smaller values are noise, because sharing makes no pass faster."""
         return max(1.0, self.factors[5])
 
 
 def sharing_price_of(num_processes: int, ratios: Sequence[float]) -> SharingPrice:
-    """Return the price among `num_processes`, from at least one ratio of a pass among them to a pass alone."""
+    """Return the price among `num_processes`, from at least one ratio as in `SharingPrice.factors`."""
     return SharingPrice(num_processes, spread_of(ratios).deciles_s)
 
 

@@ -1,4 +1,4 @@
-"""Costs of any kind, which answer the same questions, and costs of stages, which evaluators read."""
+"""The interface of costs of any kind, and costs of stages, which evaluators read."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ _ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I a
 class CostSource:
     """Costs of stages, of layers, of a device, of a profile, or of runs.
 
-    Each kind overrides the answers that differ from the ones here. A field of a dataclass may have the name of a
-    property here only if it has a default: a field without one would take the property as its default.
+    Each kind of costs overrides the defaults below. A dataclass field with the name of a property below needs a
+    default, because the property would be its default otherwise.
 
     Attributes:
         is_measured: Whether a measurement gave the seconds, so that their variation may be known.
@@ -90,12 +90,12 @@ class CostSource:
 
     @property
     def origin(self) -> str:
-        """Where the numbers come from, in a few words, or empty."""
+        """Source of the numbers, in a few words, or empty."""
         return ""
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The costs that a user wrote, by field, to be checked; empty for costs of a checked file or a measurement."""
+        """Costs that a user wrote and that need a check, by field; empty for a checked file or a measurement."""
         return {}
 
     @property
@@ -198,7 +198,7 @@ class CostSource:
         return ()
 
     def on_machines(self, cluster: Cluster) -> Cluster:
-        """Return the devices of `cluster`, with the overheads of runs for costs of runs."""
+        """Return `cluster`; costs of runs add the overheads of the runs."""
         return cluster
 
 
@@ -206,8 +206,8 @@ class WorkPiece(NamedTuple):
     """A part of an op with constant use of its device.
 
     Attributes:
-        seconds: Seconds on an otherwise idle device of speed 1 [s].
-        utilisation: Share of the device that it can use.
+        seconds: Seconds on an otherwise idle device of speed 1.
+        utilisation: Share of the device that the part can use.
     """
 
     seconds: float
@@ -221,11 +221,11 @@ class StageCosts(CostSource):
     Attributes:
         stages: ``stages[s]`` is the cost of stage ``s``.
         microbatch_size: Samples in one micro-batch, or None if unknown.
-        origin: Where the numbers come from, in a few words.
+        origin: Source of the numbers, in a few words.
         overlap: Share of the shorter op of an Overlap that hides behind the longer, in [0, 1]. 0: one runs after the
             other, as in PyTorch's runtime; 1: the pair takes as long as the longer.
-        compression: Compression of the messages between stages, or None. F, B and I then convert their input and their
-            output, also if both stages are on one rank.
+        compression: Compression of the messages between stages, or None. With compression, F, B and I convert their
+            input and their output, also if both stages are on one rank.
         advice: Advice for the error about an op without seconds.
         unitless: Columns of seconds without a unit in the table that was read, or empty.
     """
@@ -275,7 +275,7 @@ class StageCosts(CostSource):
         """Return the duration of `op` on an otherwise idle device of speed 1 [s]; arguments as in `pieces`.
 
         Raises:
-            ProfileError: The costs do not have its seconds.
+            ProfileError: The costs have no seconds for the op.
         """
         return sum(piece.seconds for piece in self.pieces(op, copies=copies))
 
@@ -283,12 +283,12 @@ class StageCosts(CostSource):
         """Return the pieces of work of `op` on its device, in order.
 
         Args:
-            op: A Compute includes the prediction of its weights, if they are predicted, and the conversion of its
-                messages, if they are compressed.
+            op: The op. The work of a Compute includes the prediction of its weights and the conversion of its messages,
+                if there are any.
             copies: Whether a Step keeps a copy of the weights that it replaces.
 
         Raises:
-            ProfileError: The costs do not have its seconds.
+            ProfileError: The costs have no seconds for the op.
         """
         if isinstance(op, Overlap):
             return self.beside(*self.pieces(op.first), *self.pieces(op.second))
@@ -316,7 +316,8 @@ class StageCosts(CostSource):
     def _stage(self, op: Compute | Step | Average) -> StageCost:
         if not 0 <= op.stage < len(self.stages):
             raise ProfileError(
-                f"op {op}: no cost for stage {op.stage}, the costs ({self.origin}) have {len(self.stages)} stages"
+                f"op {op}: got stage {op.stage}, expected stages 0 to {len(self.stages) - 1}, as the costs "
+                f"({self.origin}) have; give the costs of every stage"
             )
         return self.stages[op.stage]
 
@@ -334,8 +335,8 @@ class StageCosts(CostSource):
                 seconds = cost.backward_weight_s
         if seconds is None:
             raise ProfileError(
-                f"op {op}: the costs ({self.origin}) do not say the seconds of {op.phase.value} on stage {op.stage}; "
-                f"{self.advice}"
+                f"op {op}: got no seconds of {op.phase.value} on stage {op.stage} in the costs ({self.origin}), "
+                f"expected them; {self.advice}"
             )
         seconds += self._convert_s(op)
         if not looks_ahead(op):
@@ -380,7 +381,7 @@ def uniform(
 def stages_of_layers(
     layers: CostSource, microbatch_size: int | None = None, num_sharing: int = 1
 ) -> Callable[[Sequence[tuple[int, int]]], StageCosts]:
-    """Return a function of the bounds of stages that returns their costs; each stage is added up once.
+    """Return a function that returns the costs of stages from their bounds; it computes each stage once.
 
     Args:
         layers: Costs of all layers.

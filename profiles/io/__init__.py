@@ -1,4 +1,4 @@
-"""Profiles, clusters and plans as files: reading, writing, and one form for the messages of their faults."""
+"""Profiles, clusters and plans as files: reading, writing, and error messages of one form."""
 
 import lazy_loader
 

@@ -1,8 +1,8 @@
 """A cluster as JSON: ``{"format": "pipesched-cluster", "version": 1, "devices": [...], "intra": {...}, ...}``.
 
-A bandwidth or a memory of null is unlimited; `inter` of null is as `intra`. A link may have the overhead of its
-messages on the ranks at its ends, and a device the overhead between ops (default: 0). ``"nics": [[0, 1], [2, 3]]``:
-devices 0 and 1 share a network interface for all traffic with other nodes, 2 and 3 another.
+A bandwidth or a memory of null is unlimited. If `inter` is null, `intra` also joins the nodes. A link may give the
+time of its messages on both ranks, and a device its overhead between ops (default: 0). ``"nics": [[0, 1], [2, 3]]``:
+devices 0 and 1 share a network interface for all traffic with other nodes; devices 2 and 3 share another.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class ClusterRecord(Record):
         """Refuse parts that contradict each other.
 
         Raises:
-            ProfileError: The parts are inconsistent; names `file`, the place, the actual and the expected value, and
-                the advice.
+            ProfileError: The parts are inconsistent; the message names `file`, the place, the actual and the expected
+                value, and the advice.
         """
         require_no_faults(file, _inconsistencies(self), advice)
 
@@ -99,7 +99,7 @@ def read_cluster(text: str, file: str) -> Cluster:
     """Return the cluster in `text`.
 
     Raises:
-        ProfileError: The text is no cluster; names `file`, the place, the actual and the expected value.
+        ProfileError: The text is no cluster; the message names `file`, the place, the actual and the expected value.
     """
     record = parse_record(ClusterRecord, text, file, _ADVICE)
     record.require_consistent(file, _ADVICE)
@@ -177,7 +177,7 @@ def _nic_faults(record: ClusterRecord) -> list[str]:
                 f"nics.{index}: got devices {list(devices)[:8]}, expected some of 0 to {len(record.devices) - 1}"
             )
         elif len({record.devices[device].node for device in devices}) > 1:
-            faults.append(f"nics.{index}: got devices of several nodes, expected those of one")
+            faults.append(f"nics.{index}: got devices of several nodes, expected devices of one node")
         if seen & set(devices) or len(set(devices)) < len(devices):
             faults.append(f"nics.{index}: got a device again, expected each in one NIC")
         seen.update(devices)
@@ -200,6 +200,6 @@ def read_gpu(text: str, file: str, name: str) -> Gpu:
     """Return the GPU in `text`, called `name`.
 
     Raises:
-        ProfileError: The text is no GPU; names `file`, the place, the actual and the expected value.
+        ProfileError: The text is no GPU; the message names `file`, the place, the actual and the expected value.
     """
     return Gpu(name, **dict(parse_record(_Gpu, text, file, "see profiles/data/gpus/h100.json")))

@@ -43,7 +43,7 @@ class Column(NamedTuple):
     Attributes:
         name: Field that the column stands for.
         written: Name of the column in the file.
-        unit: Suffix of its name with the unit, or empty without one.
+        unit: Suffix of the heading with the unit, such as ``_ms``, or empty.
     """
 
     name: str
@@ -60,7 +60,7 @@ _SECONDS = {f"{word}{unit}": (name, unit) for name, words in _NAMES.items() for 
 
 
 def column_of(written: str) -> Column:
-    """Return the column with this heading, such as ``forward_s``, ``Fwd (ms)`` or ``b_us``, known or not."""
+    """Return the column with this heading, such as ``forward_s``, ``Fwd (ms)`` or ``b_us``; the name may be unknown."""
     plain = re.sub(r"[\s_()\[\]-]+", "_", written.replace("µ", "u").replace("μ", "u")).strip("_").lower()
     name, unit = _SECONDS.get(plain, (plain, ""))
     return Column(name, written, unit)
@@ -128,7 +128,7 @@ def _unknown_faults(written: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _unit_faults(columns: Sequence[Column]) -> list[str]:
-    """Return the columns without a unit beside a column in parts of a second: their unit is ambiguous."""
+    """Return a fault for each column of seconds without a unit, if another one is in ms or us."""
     other = next((column for column in columns if column.per_second > 1), None)
     if other is None:
         return []
@@ -157,7 +157,7 @@ def cell_limits(name: str) -> dict[str, Any]:
 
 
 def read_cell(place: str, column: Column, cell: str, faults: list[str]) -> Any:
-    """Return the value of `cell`, seconds in s, or None if it may be empty; add a fault if it is invalid."""
+    """Return the value of `cell`, times in seconds; None for an empty cell. Add to `faults` if the cell is invalid."""
     if not cell and column.name in _MAY_BE_EMPTY:
         return None
     limits = cell_limits(column.name)
@@ -197,7 +197,7 @@ def _in_bytes(column: Column, cell: str) -> str:
 
 
 def unitless(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the names in the file of the columns of seconds, if none of them has a unit."""
+    """Return the headings of the columns of seconds if none of them has a unit, else nothing."""
     seconds = [column for column in columns if column.name in _NAMES]
     return () if any(column.unit for column in seconds) else tuple(column.written for column in seconds)
 

@@ -35,10 +35,10 @@ from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.loading import read_profile_text
 
 _MAX_LAYERS = 2_000
-"""Limit of layers: a balanced partition visits every pair of them."""
+"""Limit of layers, because a balanced partition visits every pair of layers."""
 
 _MAX_DIGITS = 19
-"""Longest number, in digits, that names a layer; a longer name is text."""
+"""Longest number of a layer [digits]; a longer name is text."""
 
 
 class _Row(NamedTuple):
@@ -58,7 +58,7 @@ def load_stage_costs(path: str | Path) -> StageCosts:
     """Read stage costs.
 
     Raises:
-        ProfileError: The file cannot be read or is invalid; names row (the header is row 1) and column.
+        ProfileError: The file cannot be read or is invalid; the message names row (the header is row 1) and column.
     """
     return _stage_costs(_read(path, "stage", "stage,forward_s,backward_s"))
 
@@ -67,7 +67,7 @@ def load_layer_costs(path: str | Path) -> LayerCosts:
     """Read layer costs.
 
     Raises:
-        ProfileError: The file cannot be read or is invalid; names row (the header is row 1) and column.
+        ProfileError: The file cannot be read or is invalid; the message names row (the header is row 1) and column.
     """
     return _layer_costs(_read(path, "layer", "forward_s,backward_s"))
 
@@ -76,7 +76,7 @@ def load_cost_table(path: str | Path) -> StageCosts | LayerCosts:
     """Read stage costs if the table has a column ``stage``, else layer costs.
 
     Raises:
-        ProfileError: The file cannot be read or is invalid; names row (the header is row 1) and column.
+        ProfileError: The file cannot be read or is invalid; the message names row (the header is row 1) and column.
     """
     table = _read(path, "stage or layer", "forward_s,backward_s")
     return _stage_costs(table) if any(column.name == "stage" for column in table.columns) else _layer_costs(table)

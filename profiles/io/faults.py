@@ -1,4 +1,4 @@
-"""Faults of an input: the settings for strict reading, and messages in one line."""
+"""Faults of an input: settings for strict reading, and messages of one line."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _WORDS = {
 
 
 def in_our_words(message: str) -> str:
-    """Return a message of pydantic on one line, in the words of our messages."""
+    """Return a message of pydantic in one line, with words as in other messages."""
     for pydantics, words in _WORDS.items():
         message = message.replace(pydantics, words)
     return " ".join(re.sub(r", unable to parse string as an? \w+", "", message).split())
 
 
 def require_no_faults(origin: str, faults: Sequence[str], advice: str = "") -> None:
-    """Return if there are no faults.
+    """Raise an error if there are faults.
 
     Args:
         origin: The file, or another name of the input.
@@ -45,13 +45,13 @@ def require_no_faults(origin: str, faults: Sequence[str], advice: str = "") -> N
         advice: Advice at the end of the message, or empty.
 
     Raises:
-        ProfileError: There are faults; in one line.
+        ProfileError: There are faults; the message is one line.
     """
     if faults:
         raise ProfileError(f"{origin}: {one_line(faults)}{advice and f'; {advice}'}")
 
 
 def one_line(faults: Sequence[str]) -> str:
-    """Join the first three of `faults`, and the number of further ones."""
+    """Return the first three faults and the number of the others, in one line."""
     text = "; ".join(faults[:_SHOWN])
     return text if len(faults) <= _SHOWN else f"{text}; and {len(faults) - _SHOWN} more"

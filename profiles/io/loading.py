@@ -1,4 +1,4 @@
-"""Load and save profiles, clusters and plans, and load common machines; pydantic loads only for files that need it."""
+"""Load and save profiles, clusters and plans, and load common machines; pydantic is imported only if needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN_COSTS_FORMAT = "pipesched-run-costs"
 
 
 def names_profile(text: str) -> bool:
-    """Return whether `text` names a profile and not a model: it ends as one does, or there is such a file."""
+    """Return whether `text` is the path of a profile, not a model's name: by its suffix, or because the file exists."""
     return suffix_of(text) in (".json", ".txt", ".csv") or Path(text).is_file()
 
 
@@ -26,7 +26,7 @@ def load_profile(path: str | Path) -> Profile:
     """Read a profile; a file that ends in ``.txt`` is a graph of PipeDream's profiler.
 
     Raises:
-        ProfileError: The file cannot be read, or is no profile; with place and reason.
+        ProfileError: The file cannot be read, or is no profile; the message has place and reason.
     """
     if suffix_of(path) == ".txt":
         from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
@@ -56,7 +56,7 @@ def with_stages(path: str | Path, stages: Sequence[int]) -> str:
         stages: Stage of each layer of the profile that `load_profile` reads from it.
 
     Raises:
-        ProfileError: It cannot be read, is no graph, or has another number of layers.
+        ProfileError: The file cannot be read, is no graph, or has another number of layers.
     """
     from pipesched.profiles.io.pipedream_graph import staged_graph
 
@@ -67,7 +67,7 @@ def save_profile(profile: Profile, path: str | Path) -> None:
     """Write `profile`, completely or not at all.
 
     Raises:
-        ProfileError: It cannot be written, or could not be read again.
+        ProfileError: The file cannot be written, or the profile could not be read again.
     """
     from pipesched.profiles.io.profile_json import profile_text
 
@@ -78,7 +78,7 @@ def load_run_costs(path: str | Path) -> RunCosts:
     """Read costs that were measured in runs.
 
     Raises:
-        ProfileError: The file cannot be read, or has no costs; with place and reason.
+        ProfileError: The file cannot be read, or has no costs; the message has place and reason.
     """
     from pipesched.profiles.io.run_costs_json import read_run_costs
 
@@ -89,7 +89,7 @@ def save_run_costs(costs: RunCosts, path: str | Path) -> None:
     """Write `costs`, completely or not at all.
 
     Raises:
-        ProfileError: They cannot be written, or could not be read again.
+        ProfileError: The file cannot be written, or the costs could not be read again.
     """
     from pipesched.profiles.io.run_costs_json import run_costs_text
 
@@ -100,7 +100,7 @@ def load_cluster(path: str | Path) -> Cluster:
     """Return the cluster in a JSON file.
 
     Raises:
-        ProfileError: The file cannot be read, or is no cluster; with place and reason.
+        ProfileError: The file cannot be read, or is no cluster; the message has place and reason.
     """
     from pipesched.profiles.io.cluster_json import read_cluster
 
@@ -111,7 +111,7 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
     """Write `cluster`, completely or not at all.
 
     Raises:
-        ProfileError: It cannot be written, or could not be read again.
+        ProfileError: The file cannot be written, or the cluster could not be read again.
     """
     from pipesched.profiles.io.cluster_json import cluster_text
 
@@ -122,7 +122,7 @@ def load_plan(path: str | Path) -> Plan:
     """Return the plan in a JSON file.
 
     Raises:
-        ProfileError: The file cannot be read, or is no plan; with place and reason.
+        ProfileError: The file cannot be read, or is no plan; the message has place and reason.
     """
     from pipesched.profiles.io.plan_json import read_plan
 
@@ -133,7 +133,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     """Write `plan`, completely or not at all.
 
     Raises:
-        ProfileError: It cannot be written, or could not be read again.
+        ProfileError: The file cannot be written, or the plan could not be read again.
     """
     from pipesched.profiles.io.plan_json import plan_text
 
@@ -141,10 +141,10 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 
 def read_profile_text(path: str | Path) -> str:
-    """Return the text of a file from outside, as `schedules.formats.read_text` does; it may be empty.
+    """Return the text of a file from outside, as `schedules.formats.read_text` does; the text may be empty.
 
     Raises:
-        ProfileError: It cannot be opened, is above 64 MiB, or is not UTF-8.
+        ProfileError: The file cannot be opened, is above 64 MiB, or is not UTF-8.
     """
     try:
         return read_text(path, may_be_empty=True)
@@ -156,7 +156,7 @@ def write_profile_text(path: str | Path, text: str) -> None:
     """Write a file: all of it, or nothing.
 
     Raises:
-        ProfileError: It cannot be written; nothing is left behind.
+        ProfileError: The file cannot be written; no part of it remains.
     """
     try:
         write_text(path, text)
@@ -173,7 +173,7 @@ def machine_names() -> tuple[str, ...]:
 
 
 def load_machine(name: str | Path) -> Cluster:
-    """Return one node: its devices, its links inside and to other nodes, its network interfaces.
+    """Return one node: its devices, its links, and its network interfaces.
 
     Args:
         name: ``aws-g5.48xlarge``, ``aws-p3.16xlarge``, ``dgx-a100``, ``dgx-h100`` or ``wpipe-v100``; or the file of a

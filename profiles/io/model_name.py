@@ -1,4 +1,4 @@
-"""The name and the arguments of a model, ``gpt:layers=4,width=64``; a name that a file gives is not imported."""
+"""The name and the arguments of a model, ``gpt:layers=4,width=64``; a name from a file is not imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRUST_ADVICE = "try trusted(name) of pipesched.profiles.io if it is yours"
 
 
 _GRAPH, _LAYERS = "graph ", "layers "
-"""Prefixes of the file in the name of a model of which only costs are known."""
+"""Prefixes of the file name, in the name of a model with known costs and unknown layers."""
 
 
 def graph_model(file: str) -> str:
@@ -31,7 +31,7 @@ def costs_model(origin: str) -> str:
 
 
 def costs_file_of(model: str) -> str | None:
-    """Return the name of the file with the costs of `model`, or None for a model with more than costs."""
+    """Return the name of the file with the costs of `model`, or None for a model that can be built."""
     prefix = next((prefix for prefix in (_GRAPH, _LAYERS) if model.startswith(prefix)), None)
     return None if prefix is None else Path(model.removeprefix(prefix)).name
 
@@ -67,12 +67,12 @@ def trusted(name: str) -> str:
 
 
 def is_built_in(name: str) -> bool:
-    """Return whether a model of that name is part of pipesched, whatever its arguments."""
+    """Return whether the model is part of pipesched; its arguments do not matter."""
     return name.partition(":")[0] in BUILT_IN
 
 
 def imports_of(name: str) -> str | None:
-    """Return the file whose name would cause an import, or None for built-in names and names typed by the user."""
+    """Return the file of a name that would cause an import; None for built-in names and names typed by the user."""
     return name.file if isinstance(name, NameFromFile) and not is_built_in(name) else None
 
 
@@ -85,8 +85,8 @@ def require_trusted(name: str) -> None:
     file = imports_of(name)
     if file is not None:
         raise ProfileError(
-            f"{file}: model: got {shown(str(name))}, expected one of {', '.join(BUILT_IN)}: what is imported is "
-            f"for you to say, not for a file; {TRUST_ADVICE}"
+            f"{file}: model: got {shown(str(name))}, expected one of {', '.join(BUILT_IN)}: a file may not choose "
+            f"code to import; {TRUST_ADVICE}"
         )
 
 
@@ -109,7 +109,7 @@ _ALSO_CALLED = {
     "seq_length": "context",
     "vocab_size": "vocab",
 }
-"""Names of other projects for arguments of ours."""
+"""Names of arguments in other projects, and their names here."""
 
 _READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _bool}
 _ANY = ("int", "float", "str")
@@ -150,7 +150,7 @@ def read_arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[st
 
 
 def _read_value(text: str, key: str, value: str, parameter: inspect.Parameter | None) -> Any:
-    """Read by the parameter's annotation, else by the type of its default, else as the first type that fits."""
+    """Return `value` in the type of the annotation, else of the default, else in the first type of `_ANY` that fits."""
     kind = "" if parameter is None else _kind(parameter)
     for name in [kind] if kind in _READERS else _ANY:
         try:
@@ -162,7 +162,7 @@ def _read_value(text: str, key: str, value: str, parameter: inspect.Parameter | 
 
 
 def _kind(parameter: inspect.Parameter) -> str:
-    """Return the name of the annotated type, without None; if it is not supported, the type of the default."""
+    """Return the name of the annotated type, without None, or of the default's type if that type is not supported."""
     annotation = parameter.annotation
     annotated = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     match = re.fullmatch(r"(?:typing\.)?Optional\[(\w+)\]|(?:None \| )?(\w+)(?: \| None)?", annotated)

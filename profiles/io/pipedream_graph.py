@@ -12,8 +12,8 @@ cut through the branches is better.
     0 ─┬─ 1 ── 2 ─┬─ 4        chain 0 1 2 3 4; a cut behind 2 sends the outputs of 0 and 2
        └──── 3 ───┘
 
-PipeDream's optimizer writes the stage of each node at the end of its line: ``-- stage_id=1``. Nodes whose name begins
-with Input read data: they are left out, with their time.
+PipeDream's optimizer writes the stage of each node at the end of its line: ``-- stage_id=1``. Nodes of a kind that
+begins with Input read data: they are left out, with their time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from pipesched.profiles import BYTES_LIMIT, ProfileError
@@ -55,11 +55,12 @@ class _Node:
 def read_pipedream_graph(text: str, file: str) -> Profile:
     """Return the graph in `text` as a profile of a chain, of one micro-batch size.
 
-    The file does not contain the size of its mini-batch: it counts as a micro-batch of 1. Every output is assumed to be
-    kept from forward to backward, as in PipeDream's optimizer. The file has no state of a training optimizer.
+    The file does not contain the size of its mini-batch, so the mini-batch counts as a micro-batch of 1. Every output
+    is assumed to be kept from forward to backward, as in PipeDream's optimizer. The bytes of the optimizer's state are
+    unknown, and 0.
 
     Raises:
-        ProfileError: The text is no graph, or a cyclic one; names `file` and line.
+        ProfileError: The text is no graph, or the graph has a cycle; the message names `file` and the line or node.
     """
     nodes, sources = _parse(text, file)
     order = _chain(nodes, sources, file)
@@ -89,12 +90,11 @@ def read_pipedream_graph(text: str, file: str) -> Profile:
         data_bytes=sum(nodes[name].output_bytes for name in used if nodes[name].is_input),
         stages=tuple(stages[name] for name in order) if stages else (),
     )
-    provenance = replace(UNSAID, device="a device that the file does not name")
-    return Profile(graph_model(file), tuple(layers), provenance, graph=graph).in_order(range(len(order)))
+    return Profile(graph_model(file), tuple(layers), UNSAID, graph=graph).in_order(range(len(order)))
 
 
 def staged_graph(text: str, file: str, stages: Sequence[int]) -> str:
-    """Return the graph in `text` with the stage of each layer of its profile; inputs are in the first.
+    """Return the graph in `text` with the stage of each layer of its profile; input nodes are in stage 0.
 
     Raises:
         ProfileError: The text is no graph, or has another number of layers.
@@ -164,12 +164,12 @@ def _number(text: str, place: str, key: str) -> float:
 
 
 def _chain(nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]], file: str) -> list[str]:
-    """Return the nodes but the inputs in the order of the chain."""
+    """Return the nodes in the order of the chain, without input nodes."""
     try:
         order = list(TopologicalSorter(sources).static_order())
     except CycleError as error:
-        circle = " -> ".join(error.args[1])
-        raise ProfileError(f"{file}: got a circle {circle[:200]}, expected none; remove an edge of it") from error
+        cycle = " -> ".join(error.args[1])
+        raise ProfileError(f"{file}: got a cycle {cycle[:200]}, expected none; remove one of its edges") from error
     longest_s: dict[str, float] = {}
     for name in order:
         own_s = nodes[name].forward_s + nodes[name].backward_s

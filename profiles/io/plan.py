@@ -20,7 +20,7 @@ PLAN_FORMAT: str = get_args(PlanFormat)[0]
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """The prediction that a plan was chosen for.
+    """The prediction of a plan.
 
     Attributes:
         seconds: Predicted seconds of an optimizer step.
@@ -46,15 +46,15 @@ class Plan:
         model: The model's name, as `profiles.models.model_lookup.resolve_model` takes it.
         schedule_spec: The schedule, its copies and their places.
         partition: Layers of each stage.
-        microbatch_size: Samples.
+        microbatch_size: Samples of a micro-batch.
         batch_size: Samples of an optimizer step, over all copies.
         compression: Compression of the messages between stages.
         predicted: The prediction of the planner.
-        origin: The profile and cluster that it was made from, in a few words.
-        execution: How the layers of that profile are computed.
-        dtype: Data type of that profile's weights and activations, or empty if unknown.
-        yardstick: Speed of the machine of that profile, or None if unknown.
-        cluster: The cluster that it was made for; None in a file of version 1.
+        origin: Profile and cluster of the plan, in a few words.
+        execution: Settings of the computation of the layers in the profile.
+        dtype: Data type of the weights and activations in the profile, or empty if unknown.
+        yardstick: Speed of the machine that measured the profile, or None if unknown.
+        cluster: Cluster of the plan; None in a file of version 1.
     """
 
     model: str

@@ -69,13 +69,13 @@ class _Plan(Record):
 
 
 class _Setting(BaseModel):
-    """A row of the settings of the tuner, of which only the plan is read."""
+    """A row of the tuner's settings; only the plan of the row is read."""
 
     plan: _Plan | None = None
 
 
 def _chosen(text: str, file: str) -> _Plan:
-    """Return the plan among the settings of `pipesched tune`."""
+    """Return the first plan among the settings of `pipesched tune`."""
     advice = "write it with 'plan ... --out plan.json' or 'tune ... --out settings.json'"
     rows = parse_record(list[_Setting], text, file, advice)
     for row in rows:
@@ -85,10 +85,10 @@ def _chosen(text: str, file: str) -> _Plan:
 
 
 def read_plan(text: str, file: str) -> Plan:
-    """Return the plan in `text`, or the chosen one of the settings of the tuner.
+    """Return the plan in `text`; in the settings of the tuner, the first plan.
 
     Raises:
-        ProfileError: The text is no plan; names `file`, the place, the actual and the expected value.
+        ProfileError: The text is no plan; the message names `file`, the place, the actual and the expected value.
     """
     is_list = text.lstrip().startswith("[")
     record = _chosen(text, file) if is_list else parse_record(_Plan, text, file, _ADVICE)

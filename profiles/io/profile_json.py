@@ -143,7 +143,7 @@ def read_profile(text: str, file: str) -> Profile:
     """Return the profile in `text`.
 
     Raises:
-        ProfileError: The text is no profile; names `file`, the place, the actual and the expected value.
+        ProfileError: The text is no profile; the message names `file`, the place, the actual and the expected value.
     """
     record = parse_record(_Profile, text, file, _ADVICE)
     profile: Profile = replace(record.value(), model=NameFromFile(record.model, file))
@@ -171,7 +171,7 @@ def profile_text(profile: Profile, file: str) -> str:
 
 
 def _version_faults(record: _Profile) -> list[str]:
-    """Return the fields that belong to a later version, and the missing fields of its own version."""
+    """Return a fault for each field that is later than the version of the file, or missing in it."""
     named: list[tuple[str, Record, str, int]] = []
     for index, layer in enumerate(record.layers):
         named.append((f"layers.{index}", layer, "work", 3))
@@ -188,7 +188,7 @@ def _version_faults(record: _Profile) -> list[str]:
 
 
 def _falling(record: _Profile) -> list[str]:
-    """Return a fault for each field with falling deciles or numbers of processes."""
+    """Return a fault for each field whose deciles, or numbers of processes, fall."""
     prices = record.sharing or ()
     faults = [] if record.variation is None else record.variation.faults("variation")
     faults += falling({f"sharing.{index}.factors": price.factors for index, price in enumerate(prices)})
@@ -199,11 +199,11 @@ def _falling(record: _Profile) -> list[str]:
 
 
 def _inconsistencies(profile: Profile) -> list[str]:
-    """Return the inconsistencies between fields that are each well formed."""
+    """Return the contradictions between fields of a profile, each valid alone."""
     faults = []
     sizes = list(profile.microbatch_sizes)
     if sizes != sorted(set(sizes)):
-        faults.append(f"layers.0.measurements: got micro-batch sizes {sizes[:8]}, expected them rising")
+        faults.append(f"layers.0.measurements: got micro-batch sizes {sizes[:8]}, expected rising sizes")
     for index, layer in enumerate(profile.layers):
         own = [measurement.microbatch_size for measurement in layer.measurements]
         if own != sizes:

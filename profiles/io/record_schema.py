@@ -1,4 +1,4 @@
-"""JSON Schema of files, with descriptions and units from the docstrings of the classes that they are read as."""
+"""JSON Schema of files; the descriptions come from the docstrings of the classes of their values."""
 
 from __future__ import annotations
 
@@ -82,6 +82,6 @@ def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
         elif name in settings:
             field["description"] = settings[name].description.text
     tags = [name for name, field in schema["properties"].items() if "const" in field]
-    if tags:  # they tell the alternatives of a union apart, so they have to be there
+    if tags:  # they distinguish the alternatives of a union, so they are required
         schema["required"] = list(dict.fromkeys((*tags, *schema.get("required", ()))))
     return schema

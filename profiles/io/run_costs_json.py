@@ -8,7 +8,7 @@
      "yardstick": {"device": "cpu", "num_busy": 2, "kernel_s": 0.0003}}
 
 Version 2 adds the variation of the seconds (``variation``), version 3 the speed of the machine (``yardstick``). The
-sixth decile is the median. ``profiled`` has the fields of a stage's costs, for its bytes from a profile.
+sixth of 11 numbers is the median. ``profiled`` has the fields of `StageCost`: the stage in a profile, for its bytes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_run_costs(text: str, file: str) -> RunCosts:
     """Return the costs in `text`.
 
     Raises:
-        ProfileError: The text has no costs; names `file`, the place, the actual and the expected value.
+        ProfileError: The text has no costs; the message names `file`, the place, the actual and the expected value.
     """
     record = parse_record(_RunCosts, text, file, _ADVICE)
     require_no_faults(file, _faults(record), _ADVICE)
@@ -118,15 +118,15 @@ def run_costs_text(costs: RunCosts, file: str) -> str:
         ProfileError: The costs have invalid numbers, such as NaN.
     """
     fields = asdict(costs)
-    for supposed in ("assumed_input_share", "splits_stages"):
-        del fields[supposed]
+    for assumption in ("assumed_input_share", "splits_stages"):
+        del fields[assumption]
     text = json.dumps({"format": "pipesched-run-costs", "version": 3, **fields}, indent=1) + "\n"
     read_run_costs(text, file)
     return text
 
 
 def _faults(record: _RunCosts) -> list[str]:
-    """Return the faults of fields that are each well formed."""
+    """Return the contradictions between fields of the costs, each valid alone."""
     faults = [
         f"stages.{index}.work: got no F, expected one in every stage"
         for index, stage in enumerate(record.stages)

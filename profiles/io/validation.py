@@ -25,18 +25,18 @@ Text = Annotated[str, Field(max_length=2000)]
 class Record(BaseModel):
     """A JSON object, read without type conversion, unknown fields and infinite numbers.
 
-    If a record has ``becomes``, the class that it is read as, that class documents its fields.
+    A record with the class ``becomes`` is converted to an object of this class, which documents the fields.
     """
 
     model_config: ClassVar[ConfigDict] = {**STRICT, "frozen": True}
     becomes: ClassVar[type | None] = None
 
     def parts(self) -> dict[str, Any]:
-        """Return the fields by name, each record as its object, without the head of the file."""
+        """Return the fields by name, without format and version; records in them become their objects."""
         return {name: _object_of(field) for name, field in self if name not in ("format", "version")}
 
     def value(self) -> Any:
-        """Return the object that the record becomes."""
+        """Return the record as an object of the class ``becomes``."""
         assert self.becomes is not None, "each record with an object names its class"
         return self.becomes(**self.parts())
 
@@ -59,7 +59,7 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def record_adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return the cached adapter for `kind`; making one takes longer than reading a line."""
+    """Return the adapter for `kind`, from a cache: making one takes longer than reading a line."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
@@ -69,7 +69,7 @@ def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
     """Return `text` as a record, or as a dataclass whose ``__pydantic_config__`` is `STRICT`.
 
     Raises:
-        ProfileError: The text is not one; every fault as `<file>: <place>: got <x>, expected <y>; <advice>`.
+        ProfileError: The text does not fit `kind`; the message is `<file>: <place>: got <x>, expected <y>; <advice>`.
     """
     try:
         record: _R = record_adapter(kind).validate_json(text)
@@ -79,7 +79,7 @@ def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
 
 
 def version_faults(version: int, named: Iterable[tuple[str, Record, str, int]]) -> list[str]:
-    """Return the fields that belong to a later version than a file, and the missing fields of its own version.
+    """Return a fault for each field that is later than the version of its file, or missing in it.
 
     Args:
         version: Version of the file.
@@ -102,11 +102,11 @@ _GOT = {
 
 
 def _told(error: ValidationError, text: str) -> list[str]:
-    """Return a fault for each place, with all accepted values."""
+    """Return a fault for each invalid place, with all accepted values."""
     details = error.errors(include_url=False)
     if any(detail["type"] == "json_invalid" for detail in details):
         return [f"got {' '.join(details[0]['msg'].split())}, expected JSON"]
-    document = json.loads(text, parse_int=str)  # of however many digits; no deeper than pydantic has read it
+    document = json.loads(text, parse_int=str)  # integers of any length; pydantic has limited the depth
     faults: dict[tuple[str, ...], tuple[str, list[str]]] = {}
     for detail in details:
         if detail["type"] == "value_error":  # a dataclass reports its own fault
@@ -114,7 +114,7 @@ def _told(error: ValidationError, text: str) -> list[str]:
         place = _place(detail, document)
         got = _GOT.get(detail["type"]) or shown(detail["input"])
         faults.setdefault(place, (got, []))[1].append(_expected(detail))
-    # pydantic also reports a list with a faulty member as too short, and as none of the alternatives
+    # for a faulty member of a list, pydantic also reports that the list is too short, or fits no alternative
     inner = {place[:length] for place in faults for length in range(1, len(place))}
     return [
         f"{_shown(place)}: got {got}, expected {' or '.join(dict.fromkeys(expected))}"
@@ -172,7 +172,7 @@ def _unquoted(limits: Mapping[str, str]) -> str:
 
 
 class ExecutionRecord(Record):
-    """How layers are computed (default: by one GPU each, without options)."""
+    """The settings of the computation of layers (default: each layer on one GPU, without options)."""
 
     becomes: ClassVar[type] = LayerExecution
 
@@ -186,7 +186,7 @@ Factors = Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
 
 
 class VariationRecord(Record):
-    """Factors of whole passes, and of single works: the least, nine deciles, the most."""
+    """Factors on whole passes, and on single ops: the least, nine deciles, the most."""
 
     becomes: ClassVar[type] = Variation
 
@@ -208,7 +208,7 @@ def falling(deciles: dict[str, tuple[float, ...]]) -> list[str]:
 
 
 class YardstickRecord(Record):
-    """The time of a fixed kernel just before and just after the measurement."""
+    """The mean time of a fixed kernel just before and just after the measurement."""
 
     becomes: ClassVar[type] = Yardstick
 

@@ -1,10 +1,10 @@
 """Background load: companion processes that run the same model beside a measurement.
 
 The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured alone
-would look too fast. A companion is ``python -P -m pipesched.profiles.measuring.background_load MODEL ...``. It receives
-micro-batch sizes over a socket, and runs forward and backward repeatedly at the last size. It returns each size after
-its first run, and rests at size 0. It ends when the other end of the socket is closed or its parent is gone. Its
-standard output is discarded: a user's model may print.
+would look too fast. A companion is ``python -P -m pipesched.profiles.measuring.background_load MODEL ...``. The
+companion receives micro-batch sizes over a socket, and runs forward and backward repeatedly at the last size. It sends
+each size back after the first run at this size, and rests at size 0. The companion ends when the other end of the
+socket is closed or its parent is gone. Its standard output is discarded, because a user's model may print.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Companions:
         self._stop()
 
     def use(self, microbatch_size: int, count: int | None = None) -> None:
-        """Let companions run at `microbatch_size`; return when all do.
+        """Run companions at `microbatch_size`; return when all of them run at this size.
 
         Args:
             microbatch_size: Samples, at least 1.
@@ -119,7 +119,7 @@ class Companions:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """Return the next size in packed form; shorter if the other end is gone or too slow."""
+    """Return the next packed size; fewer bytes if the other end is gone or too slow."""
     try:
         return connection.recv(_SIZE.size, socket.MSG_WAITALL)
     except (ConnectionError, TimeoutError):
@@ -163,7 +163,7 @@ def _main() -> None:
 
 
 def _work(chain: LayerChain, connection: socket.socket, sizes: queue.SimpleQueue[int | None]) -> None:
-    """Run the model at the last received size, which is returned once it runs; rest at 0."""
+    """Run the model at the last received size; send each size back after its first run, and rest at size 0."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     size = sizes.get()
     while size is not None:
@@ -172,7 +172,7 @@ def _work(chain: LayerChain, connection: socket.socket, sizes: queue.SimpleQueue
             chain.run(inputs, targets)
             _wait(inputs.device)
         connection.sendall(_SIZE.pack(size))
-        with descriptor_as(2, nowhere):  # or output of a model in every run would fill the disk
+        with descriptor_as(2, nowhere):  # otherwise the output of a model in every run would fill the disk
             while size and sizes.empty():
                 chain.run(inputs, targets)
                 _wait(inputs.device)

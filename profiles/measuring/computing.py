@@ -1,9 +1,9 @@
-"""Torch settings of a process: number of threads, and freed memory is kept for reuse; and the names of its device.
+"""Torch settings of a process (number of threads, reuse of freed memory), and the name of its device.
 
-glibc returns a large tensor's memory to the system as soon as it is freed. The system then hands it out again page by
-page, cleared, which takes an op longer than reusing it. The frequency depends on the other held memory: an F took up to
-a third longer under GPipe, which holds all micro-batches, than under 1F1B. With freed memory kept, as in allocators of
-accelerators, an op takes the same time under both.
+glibc returns a large tensor's memory to the system as soon as the tensor is freed. The next op then waits for new
+pages, each cleared by the system. This delay depends on the schedule: an F took up to a third longer under GPipe, which
+holds all micro-batches, than under 1F1B. If freed memory is kept, as by the allocators of GPUs, an op takes the same
+time under both.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _KEEPING = {_TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 
 @contextmanager
 def computing(threads: int, devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Let torch compute as in every rank and every profile, so that their seconds are comparable.
+    """Set up torch as in every rank and every profile inside the block, so that their seconds are comparable.
 
-    Freed memory is kept with glibc, unless the environment configures it; it is returned to the system at the end.
+    With glibc, freed memory is kept until the end of the block, unless the environment configures glibc.
 
     Args:
         threads: Threads of one operation.
-        devices: The devices of the computation; GPUs among them are initialized.
+        devices: The devices of the computation; its GPUs are initialized.
     """
     _wake_autograd(devices)
     before = torch.get_num_threads()
@@ -49,7 +49,7 @@ def computing(threads: int, devices: Iterable[torch.device] = ()) -> Iterator[No
 
 
 def _wake_autograd(devices: Iterable[torch.device]) -> None:
-    """Let autograd's thread of each GPU launch a kernel: otherwise cuBLAS warns of a missing context at the first."""
+    """Launch a kernel from autograd's thread of each GPU; otherwise cuBLAS warns of a missing context later."""
     for device in devices:
         if device.type == "cuda":
             number = torch.ones(1, device=device, requires_grad=True)
@@ -76,7 +76,7 @@ def _of_glibc(name: str) -> Callable[..., int] | None:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the product name of the processor or accelerator."""
+    """Return the product name of the processor or GPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:

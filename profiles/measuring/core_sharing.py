@@ -1,10 +1,11 @@
-"""Measure the cost of sharing a core: the processor time of a pass beside companions over the time alone.
+"""Measure the price of sharing a core: the processor time of a pass beside companions, divided by its time alone.
 
     on one core   alone alone   with 1 with 1   alone alone   with 2 with 2   alone alone   with 1 with 1 ...
                         ^ a            ^ b                    b / a is one ratio for 2 processes
 
-The two passes of a ratio follow each other, so that a drift of the machine cancels; the first of each kind fills the
-caches. Ratios cycle through all sizes: they differ less between sizes than from one ratio to the next.
+Both passes of a ratio run one after the other, so that a drift of the machine cancels. A warm-up pass before each of
+them fills the caches. Successive ratios take the micro-batch sizes in turn: ratios differ less between sizes than
+between repeats.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pipesched.profiles.models import Model, kept_random_state
 from pipesched.profiles.processes import can_bind, usable_cores
 
 _LEAST_S = 0.05
-"""Processor time of a measurement: several time slices of the system, so that short passes also see switches [s]."""
+"""Least processor time of a measurement [s]: several time slices, so that short passes include switches too."""
 
 
 @kept_random_state()
@@ -46,7 +47,7 @@ def measure_sharing(
 
     Args:
         model: The model, run whole in each process.
-        microbatch_sizes: Samples, taken in turn.
+        microbatch_sizes: Micro-batch sizes in samples, taken in turn.
         num_processes: Most processes on the core, at least 2.
         repeats: Ratios for each number of processes.
         dtype: Data type of weights and activations.
@@ -107,5 +108,5 @@ def _bound(cores: Sequence[int]) -> Iterator[None]:
 def _bind_threads(cores: Iterable[int]) -> None:
     """Bind every thread of this process to `cores`; new threads inherit that."""
     for task in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # it has just ended
+        with suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(task.name), cores)

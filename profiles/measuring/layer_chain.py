@@ -4,8 +4,8 @@
     backward  layer L-1 from the loss, then layer L-2 from x(L-1).grad, ...
     split     I of layer L-1 from the loss, W of layer L-1, I of layer L-2 from x(L-1).grad, W of layer L-2, ...
 
-So each layer can be timed, and finds the caches as cold as in a real run. W follows I at once, so that memory is freed
-and reused as in the backward of a stage. All I first, then all W, would hold the gradients of the whole model, and
+Each layer can be timed by itself, with the caches as cold as in a real run. W follows I at once, so that memory is
+freed and reused as in the backward of a stage. If all I came first, the gradients of the whole model would be held, and
 their page faults would count as I (18 % more for GPT blocks on a CPU).
 """
 
@@ -166,7 +166,7 @@ class LayerChain:
             mark()
 
     def measure_bytes(self, num_samples: int) -> list[LayerMeasurement]:
-        """Return the bytes of each layer, with all seconds 0; without I, the split is None.
+        """Return the bytes of each layer, with all seconds 0; the split is None for a layer without I.
 
         Args:
             num_samples: Samples of the micro-batch.
@@ -198,7 +198,7 @@ class LayerChain:
     def _forwards(
         self, inputs: Tensor, targets: Tensor, mark: Callable[[], None] = _no_mark
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Run every layer, cut from the next; return their inputs and outputs."""
+        """Run every layer, cut from the next; return the inputs and outputs of all layers."""
         ins: list[Tensor] = []
         outs: list[Tensor] = []
         x = inputs
@@ -221,11 +221,11 @@ class LayerChain:
         raise self._fault(index, f"got {type(y).__name__}, expected it to return one tensor; pack or split it")
 
     def _working_bytes(self, index: int, x: Tensor, targets: Tensor) -> int | None:
-        """Return the peak memory of the backward of a layer besides its inputs, or None on other devices than GPUs."""
+        """Return the peak memory of a layer's backward besides its inputs [bytes], or None without a GPU."""
         if self._device.type != "cuda":
             return None
         num_bytes = 0
-        for _ in range(2):  # the second finds the gradients of the parameters made
+        for _ in range(2):  # the second backward does not allocate the gradients of the parameters
             y = self._forward(index, x, targets)
             if y.requires_grad:
                 gradient, x.grad = torch.ones_like(y), None
@@ -239,7 +239,7 @@ class LayerChain:
     def _backward(self, index: int, y: Tensor, gradient: Tensor) -> None:
         try:
             torch.autograd.backward(y, gradient)
-        except Exception as error:  # and so may a user's backward
+        except Exception as error:  # a user's backward may raise anything
             raise self._blamed(index, error) from error
 
     def _blamed(self, index: int, error: Exception) -> ProfileError:
@@ -277,7 +277,7 @@ def _layer_bytes(
 
 
 def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
-    """Run I; return its rest for W, or None without I, or if PyTorch cannot split the backward."""
+    """Run I and return its state for W; None if the layer has no I, or PyTorch cannot split its backward."""
     if not x.requires_grad:
         return None
     from pipesched.profiles.measuring.split_backward import run_input_pass
@@ -289,7 +289,7 @@ def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
 
 
 def _kept_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, rest: Rest) -> LayerSplit:
-    """Return the bytes held after I, in the output's graph only the bytes kept alive by `rest`."""
+    """Return the bytes held after I; in the graph of the output, only the bytes that `rest` keeps alive."""
     from pipesched.profiles.measuring.split_backward import kept_gradients
 
     x.grad = None

@@ -5,8 +5,9 @@ Under torchrun: ``torchrun ... -m pipesched.profiles.measuring.link_profiler``.
 Every pair of ranks sends messages alone while the others wait. A message's time is half of the median round trip;
 latency and bandwidth of a link are fitted to the times of several message sizes.
 
-Gloo moves messages in a thread of its own, on the core of its rank; NCCL moves them by kernels, on the rank's GPU. So
-the same multiplications are timed alone and beside messages, in turn, so that a drift of the machine cancels:
+Messages slow the computing of their ranks: gloo moves them in a thread on the core of the rank, NCCL by kernels on the
+GPU of the rank. The slowdown compares the same multiplications, timed alone and beside messages in turn, so that a
+drift of the machine cancels:
 
     round   alone ──── rank 0 sends ──── alone ──── rank 1 sends
 """
@@ -47,13 +48,13 @@ _MESSAGES = 40
 
 
 def measure_slowdown(num_bytes: int, rounds: int, device: torch.device) -> float:
-    """Return the slowdown of ranks 0 and 1 while a message is in flight between them: extra time as a share.
+    """Return the extra time of computing while messages travel between ranks 0 and 1, as a share of the time alone.
 
-    Negative results count as 0. Call it on all ranks of an initialised process group of two.
+    A negative result counts as 0. Call the function on both ranks of an initialised process group of two.
 
     Args:
         num_bytes: Size of the messages.
-        rounds: Number of rounds, whose median counts.
+        rounds: Number of rounds; the median of their ratios counts.
         device: Device of the computations and the messages.
 
     Raises:
@@ -122,9 +123,15 @@ def measure_links(
     warmup: int = 5,
     device: torch.device | str = "cpu",
 ) -> Cluster:
-    """Measure the link of every pair of ranks; call it on all ranks of an initialised process group.
+    """Measure the link of every pair of ranks; call the function on all ranks of an initialised process group.
 
-    Waits no longer than the timeout of the group.
+    A wait takes no longer than the timeout of the group.
+
+    Args:
+        sizes_bytes: At least two message sizes.
+        repeats: Measured round trips of each size and pair.
+        warmup: Round trips before them.
+        device: Device of the messages.
 
     Returns:
         The same cluster on every rank: one device per rank.
@@ -180,9 +187,10 @@ def _ping_pong_s(pair: tuple[int, int], num_bytes: int, repeats: int, warmup: in
 
 
 def _nodes(device: torch.device) -> list[int]:
-    """Return each rank's node, numbered by first appearance: by host name, and by torchrun's node if it is known.
+    """Return the node of each rank, numbered by first appearance.
 
-    Two of torchrun's nodes may be on one host, in namespaces or containers that share its name.
+    Ranks of one node have the same host name and the same node of torchrun (``GROUP_RANK``). Several nodes of torchrun
+    may run on one host, in containers that share its name.
     """
     where = f"{socket.gethostname()} {os.environ.get('GROUP_RANK', '')}"
     digest = hashlib.blake2b(where.encode(), digest_size=8).digest()
@@ -209,13 +217,13 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure under torchrun's environment and let rank 0 write the cluster.
+    """Measure in the environment of torchrun; rank 0 writes the cluster, or with ``--slowdown`` the slowdowns.
 
     Returns:
         The exit code: 0 fine, 2 bad input, 3 a rank failed.
     """
     options = _arguments(arguments)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the launcher held them back
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the launcher has blocked them
     if options.parent is not None:
         end_with(options.parent)
     try:
@@ -268,7 +276,7 @@ def _device(backend: str, meet: str) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ProfileError("links: backend: got nccl without a GPU, expected one per rank; use gloo")
-    # a process that sees its own GPU alone, as under SLURM, knows it by 0
+    # in a process that sees only its own GPU, as under SLURM, this GPU has number 0
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

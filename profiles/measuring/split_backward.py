@@ -1,9 +1,9 @@
-"""A backward in two halves: I for the input's gradient, W for the weights' (arXiv:2401.10241, section 2).
+"""A backward in two halves: I for the gradient of the input, W for the gradients of the weights.
 
-PyTorch splits the backward, with the two functions of its own pipeline runtime. They are private, so only this file
-uses them, and its tests pin their behaviour. `run_input_pass` keeps the gradients that arrive at the ops with
-parameters; `run_weight_pass` starts from there. In between the graph below the topmost of these ops is kept, with its
-saved tensors: PyTorch frees only the graph above.
+The split (arXiv:2401.10241, section 2) uses two functions of PyTorch's pipeline runtime. They are private, so only this
+file uses them, and its tests pin their behaviour. `run_input_pass` keeps the gradients that arrive at the ops with
+parameters; `run_weight_pass` starts from these gradients. Between the two, PyTorch keeps the graph below the topmost of
+these ops, with its saved tensors, and frees the graph above.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run_input_pass(
     edge = _Output(*(get_gradient_edge(output) if isinstance(output, Tensor) else output))
     try:
         _, rest = stage_backward_input([edge], [gradient], [x], iter(parameters))  # type: ignore[list-item]  # as good as one
-    except RuntimeError as error:  # PyTorch tells the reason among its own arguments, on many lines
+    except RuntimeError as error:  # PyTorch's message has the reason and many lines of its own arguments
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ProfileError(f"the backward for the input failed: {reason}") from error
     if x.grad is None:
@@ -66,7 +66,7 @@ def run_input_pass(
 
 
 def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
-    """Run W: add the rest of `run_input_pass` to the gradients of `parameters`; `rest` is used up."""
+    """Run W: add to the gradients of `parameters`; `rest`, from `run_input_pass`, cannot be used again."""
     fresh = [parameter for parameter in parameters if parameter.grad is None]
     foreign = {_address(gradient) for gradient in kept_gradients(rest)} if fresh else set()
     # a group may need tensors saved by another group's ops if ops share a parameter
@@ -91,7 +91,7 @@ def _require_possible(rest: Rest) -> None:
                 g is not None for arrived in group["grads"] for g in arrived[1:]
             )
             is_possible = is_possible and not many
-            group["grads"] = [arrived[:1] for arrived in group["grads"]]  # 2.6 wants no more, even if they are None
+            group["grads"] = [arrived[:1] for arrived in group["grads"]]  # torch 2.6 accepts no further ones, even None
     if not is_possible:
         raise ProfileError(
             f"a parameter is used by several ops in a way that torch {torch.__version__} cannot split into I and W; "

@@ -21,8 +21,7 @@ class Timer:
     """Measures the seconds between marks: by the clock of the host, and on a GPU by events that its stream reaches.
 
     Attributes:
-        launches_s: Seconds in which the host launched each of the last laps; empty where a call returns when its work
-            is done.
+        launches_s: Seconds that the host took to launch each of the last laps; empty without a GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -32,7 +31,7 @@ class Timer:
         self.launches_s: list[float] = []
 
     def mark(self) -> None:
-        """Take note of the present moment as the end of a lap."""
+        """Record the present time: the end of a lap and the start of the next."""
         self._host_s.append(time.perf_counter())
         if self._gpu is not None:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # untyped in torch
@@ -40,7 +39,7 @@ class Timer:
             self._events.append(event)
 
     def laps_s(self) -> list[float]:
-        """Return the seconds between successive marks, and forget them."""
+        """Return the seconds between successive marks, and clear the marks."""
         host_s, self._host_s = [end - start for start, end in pairwise(self._host_s)], []
         if self._gpu is None:
             return host_s
@@ -63,7 +62,7 @@ def yardstick_s(num_busy: int, device: torch.device | DeviceKind = "cpu", count:
     """Return the mean time of the kernel while `num_busy` threads run it at once [s].
 
     Args:
-        num_busy: Threads; on a GPU there is one.
+        num_busy: Number of threads; ignored on a GPU, which has one.
         device: The cores, or a GPU; a GPU without an index is the current one.
         count: Runs of the kernel in each thread.
     """

@@ -1,4 +1,4 @@
-"""Time the work of a run on weights besides stepping them: copies, predictions, averages."""
+"""The work of a run on weights besides the optimizer step, for timing: copies, predictions, averages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHARE, _STEPS = 0.5, 3
 
 @final
 class WeightWork:
-    """The work on the weights of one layer, after a step of `optimizer`; None for a layer without one."""
+    """The work on the weights of one layer after a step; `optimizer` is None for a layer without trained weights."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer | None) -> None:
         self._weights = tuple(parameters)
@@ -41,7 +41,7 @@ class WeightWork:
 
     @torch.no_grad()
     def average(self) -> list[Tensor]:
-        """Average elastically: keep the weights before the Step, move the new ones to the reference; return updates."""
+        """Average elastically: copy the weights, return the updates, and move the weights towards the reference."""
         before = [parameter.clone() for parameter in self._trained]
         updates = [now - then for now, then in zip(self._trained, before, strict=True)]
         for now, then, reference in zip(self._trained, before, self._reference, strict=True):
@@ -55,7 +55,7 @@ class WeightWork:
             buffer: Tensor | None = state.get("momentum_buffer")
             return parameter if buffer is None else buffer  # its last gradient takes the same time
         if "exp_avg" not in state:
-            return None  # it never had a gradient
+            return None  # the parameter never had a gradient
         return adams_direction(state["exp_avg"], state["exp_avg_sq"], float(state["step"]))
 
 

@@ -1,8 +1,8 @@
 """A small residual convolutional network, with layers of unequal cost.
 
-The pictures are synthetic: bytes of Python's help topics laid out as pixels, so they need no download and are the same
-everywhere. GroupNorm, not BatchNorm: a sample's result never depends on its micro-batch, and no running statistics
-make the order of the micro-batches matter.
+The pictures are synthetic: bytes of Python's help topics as pixels. They need no download and are the same everywhere.
+The norm is GroupNorm, because the result of a sample must not depend on its micro-batch or on the order of the
+micro-batches. With BatchNorm it would.
 
 Shapes: B micro-batch, C channels, picture side S.
 """
@@ -30,7 +30,7 @@ def conv(channels: int = 32, blocks: int = 6, image: int = 32, classes: int = 10
         channels: Channels of the stem and the first block.
         blocks: Number of residual blocks, of two convolutions each.
         image: Side of the square picture [pixels].
-        classes: Number of classes to tell apart.
+        classes: Number of classes.
 
     Raises:
         ProfileError: The arguments do not fit together.
@@ -81,7 +81,7 @@ class Stem(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions beside a short cut."""
+    """Two convolutions, added to a shortcut."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def class_loss(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def _batch(image: int, classes: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return pictures (B, 3, S, S) of about unit scale and, as the class, the byte that follows modulo `classes`."""
+    """Return pictures (B, 3, S, S) of about unit scale, and their classes (B,): the next byte modulo `classes`."""
     size = 3 * image * image
     tokens = crops(num_samples, size + 1, seed)
     pictures = (tokens[:, :size].float() - 80.0) / 40.0

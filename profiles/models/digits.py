@@ -1,6 +1,6 @@
-"""A residual network on handwritten digits: 1,797 scans of 8 x 8 pixels that scikit-learn carries (UCI ML repository).
+"""A residual network on handwritten digits: the 1,797 scans of 8 x 8 pixels in scikit-learn (UCI ML repository).
 
-The last 297 scans are kept from training, to measure accuracy on.
+The last 297 scans of a fixed random order are held out, to measure the accuracy.
 
 Shapes: B micro-batch, D width.
 """
@@ -28,7 +28,7 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
     Args:
         width: Width of every layer.
         blocks: Number of blocks between the stem and the classifier.
-        dropout: Share of each block's result that is dropped.
+        dropout: Dropout probability of each block's result.
 
     Raises:
         ProfileError: An argument is out of range.
@@ -53,7 +53,7 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
 
 
 class DigitsBlock(nn.Module):
-    """Two linear layers beside a short cut."""
+    """Two linear layers, added to a shortcut."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class DigitsBlock(nn.Module):
 
 
 class DigitsHead(nn.Module):
-    """Features to the scores of the ten digits."""
+    """Final norm and scores of the ten digits."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

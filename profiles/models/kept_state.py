@@ -1,6 +1,6 @@
-"""Keep the state of random generators and modules unchanged by code outside the computation.
+"""Restore the state of random generators and modules after a block.
 
-A probe of shapes, a profile and the scoring of held-out samples run a user's layers without leaving a trace.
+A probe of shapes, a profile and the scoring of held-out samples run a user's layers without an effect on the training.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 def kept_random_state(seed: int | None = None) -> Iterator[None]:
     """Restore the generators of torch, NumPy and Python at the end.
 
-    No CUDA context is made. Before CUDA is initialised, PyTorch keeps the seed of GPUs in a queue; the seed of the CPU
-    is put there again.
+    The block creates no CUDA context. PyTorch queues the seed of GPUs until CUDA is initialised. If CUDA was not
+    initialised before the block, the seed of the CPU is queued again.
 
     Args:
         seed: Seed of all generators inside the block; None to continue from their present state.
@@ -47,20 +47,21 @@ def kept_random_state(seed: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def kept_state(module: nn.Module) -> Iterator[None]:
-    """Restore random generators, and the state of `module` and its parts, at the end."""
+    """Restore random generators, and the state of `module` and its submodules, at the end."""
     with kept_random_state(), in_states(module_states(module.modules())):
         yield
 
 
 @final
 class ModuleState:
-    """A copy of the state of one module without its parts: modes, buffers, plain attributes.
+    """A copy of the state of one module without its submodules: modes, buffers, plain attributes.
 
     The state includes the contents of lists, sets and dictionaries among the attributes.
 
     Args:
         module: The module.
-        twins: Copies of tensors and generators that several modules share, by identity; it grows.
+        twins: Copies of tensors and generators by the id of the original; modules that share a tensor share its copy.
+            New copies are added.
         has_parameters: Whether parameters are copied too.
     """
 
@@ -116,14 +117,14 @@ class ModuleState:
 
 
 def module_states(modules: Iterable[nn.Module], *, has_parameters: bool = True) -> list[ModuleState]:
-    """Return copies of the present states of modules, each without its parts."""
+    """Return copies of the present states of modules, each without its submodules."""
     twins: dict[int, Any] = {}
     return [ModuleState(module, twins, has_parameters=has_parameters) for module in modules]
 
 
 @contextmanager
 def in_states(states: Iterable[ModuleState]) -> Iterator[None]:
-    """Put modules into other states inside the block; changes affect only these states."""
+    """Put modules into `states` inside the block; changes inside the block affect only these copies."""
     entered = [*states]
     for state in entered:
         state.swap()

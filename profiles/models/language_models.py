@@ -30,7 +30,7 @@ def gpt(
 ) -> Model:
     """Return a GPT with `layers` blocks; about 12 x layers x width^2 parameters, ten million by default.
 
-    It reads a text byte by byte and predicts the next byte.
+    The model predicts the next byte of a text.
 
     Args:
         layers: Blocks, besides the embedding and the head.
@@ -178,7 +178,7 @@ def lstm(
 
 
 class Recurrent(nn.Module):
-    """One LSTM; its states at all times are the output."""
+    """One LSTM layer; the output is its state at every position."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A plain stack of equal linear layers: the model whose costs can be worked out by hand."""
+"""A stack of equal linear layers, whose costs are easy to compute by hand."""
 
 # ruff: noqa: N803  # tensor names carry their shape
 
@@ -14,7 +14,7 @@ from pipesched.profiles.models.model import Model, require_range
 
 
 def mlp(width: int = 256, layers: int = 8) -> Model:
-    """Return `layers` of Linear and ReLU (the last without ReLU) that learn to reverse a random vector.
+    """Return `layers` linear layers with ReLU (the last without) that learn to reverse a random vector.
 
     Raises:
         ProfileError: An argument is out of range.

@@ -22,17 +22,17 @@ from pipesched.profiles.models.kept_state import kept_random_state
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model: layers in a row; exactly one tensor crosses each boundary between two layers.
+    """A model: a chain of layers; exactly one tensor crosses each boundary between two layers.
 
     Attributes:
-        name: Name for `resolve_model`, which returns this model again.
+        name: Name by which `resolve_model` finds the model.
         layers: ``layers[i]()`` builds layer ``i``.
         layer_names: One name per layer, for tables.
         loss: (output of the last layer, targets) -> the mean over the micro-batch, a scalar.
         batch: (number of samples, seed) -> (inputs, targets), both with the samples in dimension 0.
-        held_out: () -> (inputs, targets) that `batch` never returns, to score a trained model, or None.
-        is_resolved: Whether `resolve_model` made the model, so that another process can make it by its name; False
-            for a changed copy.
+        held_out: () -> (inputs, targets) to score a trained model, from samples that `batch` never returns; or None.
+        is_resolved: Whether `resolve_model` made the model: another process can then make it by its name. False for a
+            changed copy.
     """
 
     name: str
@@ -76,8 +76,9 @@ def build_layers(
 ) -> nn.Sequential:
     """Build layers `first` to `last` - 1.
 
-    The weights of layer i depend only on (`seed`, i): each rank builds its own slice and has the weights of the whole
-    model. They are drawn on the CPU in the layer's own dtype, then moved. The caller's random state is unchanged.
+    The weights of layer i depend only on (`seed`, i), so a rank that builds a slice gets the same weights as in the
+    whole model. Weights are drawn on the CPU in the layer's own dtype, then moved. The caller's random state is
+    unchanged.
 
     Raises:
         ProfileError: The range is not within this model's layers, or a builder fails.
@@ -140,11 +141,11 @@ def draw_held_out(
 
 @contextmanager
 def _users_code(what: str, seed: int = 0) -> Iterator[None]:
-    """Report an error of a user's function in one line; the function has separate random numbers."""
+    """Report an error of a user's function in one line; random numbers inside the block have their own seed."""
     try:
         with kept_random_state(seed):
             yield
-    except ProfileError:  # says it already
+    except ProfileError:  # has its message already
         raise
     except Exception as error:  # a user's code may raise anything
         message = " ".join(str(error).split())[:200]
@@ -186,7 +187,7 @@ Named = Iterable[tuple[str, nn.Parameter]]
 
 
 def require_untied(model: Model, bounds: Sequence[tuple[int, int]]) -> None:
-    """Refuse a model if two stages share a parameter: each would step its own copy of it.
+    """Refuse a model if two stages share a parameter: each stage would step a copy of its own.
 
     Args:
         model: The model; layers whose builders might share parameters are built once more, one at a time.
@@ -210,7 +211,7 @@ def require_untied(model: Model, bounds: Sequence[tuple[int, int]]) -> None:
 
 
 def shared_parameters(layers: Iterable[Named]) -> Iterator[tuple[int, int, str]]:
-    """Yield (first, second, name in the second) of all layers that share a parameter; keep none of them alive."""
+    """Yield (first layer, second layer, parameter's name in the second) for each shared parameter; keep no layer."""
     owner = WeakIdKeyDictionary()
     for index, named in enumerate(layers):
         for name, parameter in named:
@@ -220,7 +221,7 @@ def shared_parameters(layers: Iterable[Named]) -> Iterator[tuple[int, int, str]]
 
 
 def _makes_its_own(builder: Callable[[], nn.Module]) -> bool:
-    """Return whether the builder is a class with plain arguments, or copies a layer checked by `resolve_model`."""
+    """Return whether a builder makes new parameters: a class with plain arguments, or a copy by `resolve_model`."""
     if not isinstance(builder, partial):
         return isinstance(builder, type)
     given = [*builder.args, *builder.keywords.values()]

@@ -1,4 +1,4 @@
-"""Find a model by a line of text: ``gpt:layers=4,width=64``, ``my.module:factory:depth=3``, ``my.py:factory``."""
+"""Find a model by its name: ``gpt:layers=4,width=64``, ``my.module:factory:depth=3``, ``my.py:factory``."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt,
 
 
 def resolve_model(text: str) -> Model:
-    """Return the model that `text` names.
+    """Return the model with the name `text`.
 
-    A user's factory returns a `Model`, or (layers, loss, batch) with layers a list of modules or of their builders.
-    It is called with torch's random state fixed, so that every process gets the same modules. Modules that come
-    ready-made keep the weights they have; builders get weights by `build_layers`' seed.
+    A user's factory returns a `Model`, or (layers, loss, batch), where layers is a list of modules or of builders.
+    The factory runs with a fixed random state, so that every process gets the same modules. Modules in the list keep
+    their weights; builders draw theirs from the seed of `build_layers`.
 
     Args:
         text: ``name[:key=value,...]``, ``package.module:factory[:key=value,...]`` or ``path.py:factory[:...]``; the
-            working directory is importable. Of a name that a file gives (`NameFromFile`) only the first.
+            working directory is importable. A name from a file (`NameFromFile`) may only have the first form.
 
     Raises:
-        ProfileError: No such model, or not with these arguments, or one that a file would have imported.
+        ProfileError: The model or an argument is unknown or invalid, or a name from a file would cause an import.
     """
     if not isinstance(text, str):
         raise ProfileError(f"model: got {shown(text)}, expected its name; try gpt:layers=8,width=320")
@@ -90,9 +90,8 @@ def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., 
 def _no_layers(text: str, got: str) -> ProfileError:
     """Return the error for a module as a whole, whose layers are unknown."""
     return ProfileError(
-        f"model {text!r}: got {got}, expected a function that returns (layers, loss, batch): a stage is some of the "
-        "layers, each of which takes what the one before gives; write def factory(): return [*net.blocks], loss, "
-        "batch, and name that"
+        f"model {text!r}: got {got}, expected a function that returns (layers, loss, batch), so that layers can be cut "
+        "into stages; write def factory(): return [*net.blocks], loss, batch, and name that function"
     )
 
 

@@ -1,6 +1,6 @@
 """Text as bytes: the help topics of ``pydoc``, English prose that is part of every Python, or a user's file.
 
-The last twentieth is kept from training, to score a trained model.
+The last twentieth is held out, to score a trained model.
 """
 
 from __future__ import annotations

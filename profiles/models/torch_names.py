@@ -12,7 +12,7 @@ from pipesched.profiles import ProfileError
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Return torch's dtype called `name`, as ``float32`` or another of `DTYPES`."""
+    """Return the torch dtype called `name`, one of `DTYPES`."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
@@ -23,7 +23,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter], float], optim.Optimizer]
     "adam": lambda parameters, lr: optim.Adam(parameters, lr),
     "adamw": lambda parameters, lr: optim.AdamW(parameters, lr),
 }
-"""Name -> (parameters, learning rate) -> optimizer; all else is PyTorch's default."""
+"""Optimizers by name, from (parameters, learning rate); other settings are PyTorch's defaults."""
 
 
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter], lr: float) -> optim.Optimizer:

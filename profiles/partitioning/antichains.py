@@ -6,9 +6,9 @@ are an antichain. A chain of n layers has n + 1 prefixes; parallel branches mult
     0 ─┬─ 1 ── 2 ─┬─ 4        prefixes: none, 0, 01, 03, 012, 013, 0123, 01234
        └──── 3 ───┘
 
-If there are many, prefixes that differ only in layers without time and weights are reduced to one: the prefix whose cut
-sends the least, and the smallest among equals. No stage with time or weights is lost: the bytes that cross a cut are
-submodular, so the kept prefixes are nested wherever the others are.
+If a graph has over 1,000 prefixes, only one of the prefixes that differ in layers without time and weights is kept: the
+prefix whose cut sends the fewest bytes, and the smallest among equals. No stage with time or weights is lost: the bytes
+of a cut are submodular, so the kept prefixes are nested wherever the dropped ones are.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Prefixes:
     """The prefixes of a graph at which it may be cut, by rising size, from no layers to all.
 
     Attributes:
-        masks: Layers of each prefix, a bit for each.
-        cut_bytes: Bytes that cross the cut behind each prefix; for the first, the data.
-        are_all: Whether no cut of the graph is better than the cuts behind these prefixes.
+        masks: Layers of each prefix, one bit per layer.
+        cut_bytes: Bytes that cross the cut behind each prefix; the first entry is the data.
+        are_all: Whether these prefixes include the best cuts of the graph.
     """
 
     masks: tuple[int, ...]
@@ -51,7 +51,7 @@ class Prefixes:
     are_all: bool
 
     def is_stage(self, first: int, last: int) -> bool:
-        """Return whether a stage may lie between two prefixes: whether the second contains the first, and more."""
+        """Return whether a stage may lie between two prefixes: the second contains the first and further layers."""
         return first < last and not self.masks[first] & ~self.masks[last]
 
     def are_stages(self) -> NDArray[np.bool_]:
@@ -62,11 +62,11 @@ class Prefixes:
         return np.array([[self.is_stage(first, last) for last in places] for first in places])
 
     def sums(self, values: Sequence[NumberT]) -> list[NumberT]:
-        """Return the sum of some values of the layers over each prefix."""
+        """Return the sum of `values`, one per layer, over each prefix."""
         return [sum(values[layer] for layer in _bits(mask)) for mask in self.masks]
 
     def order(self, ends: Sequence[int]) -> tuple[int, ...]:
-        """Return all layers, stage by stage; `ends` are the prefixes behind each stage."""
+        """Return all layers, stage by stage; `ends` are the numbers of the prefixes behind each stage."""
         masks = [0, *(self.masks[end] for end in ends)]
         return tuple(layer for before, after in pairwise(masks) for layer in _bits(after & ~before))
 
@@ -96,7 +96,7 @@ def arranged(costs: CostsT, num_stages: int) -> CostsT:
 
 
 def arranged_order(costs: CostSource, num_stages: int, speeds: Sequence[float] | None = None) -> tuple[int, ...]:
-    """Return the layers in the order that `arranged` gives them, for devices of these speeds (default: all 1)."""
+    """Return the layers in the order of `arranged`, for devices of these speeds (default: all 1)."""
     prefixes = prefixes_of(costs)
     is_arranged = costs.graph is not None and costs.graph.arranged_for == num_stages
     if prefixes is None or is_arranged or num_stages > costs.num_layers:
@@ -109,11 +109,11 @@ def arranged_order(costs: CostSource, num_stages: int, speeds: Sequence[float] |
 def cut_layers(
     costs: CostsT, partition: str | None, microbatch_size: int | None, num_stages: int
 ) -> tuple[CostsT, tuple[tuple[int, int], ...]]:
-    """Return costs with their layers in the order of the stages, and the first layer and the end of each stage.
+    """Return costs with layers in the order of the stages, and (first, last) layers of each stage, last exclusive.
 
     Args:
         costs: Costs of a chain of layers, or of a graph.
-        partition: Partition as `parse_partition` takes it (default: the stages in the graph's file if their number is
+        partition: Partition as in `parse_partition` (default: the stages in the graph's file if their number is
             `num_stages`, else balanced).
         microbatch_size: Samples, for a profile (default: the smallest measured size).
         num_stages: At least 1.
@@ -130,14 +130,14 @@ def cut_layers(
 
 
 def is_searched(costs: CostSource, partition: str | None, num_stages: int) -> bool:
-    """Return whether the fastest cut is searched: no other is requested, and the file of a graph has none."""
+    """Return whether `cut_layers` searches the fastest cut: `partition` and the graph's file have no other cut."""
     is_given = costs.graph is not None and len(costs.graph.given_counts) == num_stages
     return partition == "balanced" or (partition is None and not is_given)
 
 
 @lru_cache(maxsize=64)
 def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence[float]) -> tuple[int, ...]:
-    """Return the layers by stage: the fastest slowest stage, then the least sum of squares."""
+    """Return the layers, stage by stage, of the cut with the fastest slowest stage, then the least sum of squares."""
     import numpy as np
 
     sums = np.array(prefixes.sums(seconds))

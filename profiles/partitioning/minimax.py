@@ -1,10 +1,10 @@
-"""Cut layers into stages of neighbours so that the slowest stage takes the least time, or as a user says.
+"""Cut layers into stages of neighbours so that the slowest stage takes the least time, or as a user writes.
 
     3,3,4                counts
     Et*2|(tt|)*3t*2L     ``--pipeline-model-parallel-layout``: a letter for each layer, a bar between stages
                          (E embedding, t transformer layer, m multi-token prediction, L output layer)
 
-``t*3`` is ``ttt``, ``(tt|)*2`` is ``tt|tt|``, and commas mean nothing, as in megatron-core 0.16.1
+``t*3`` is ``ttt``, ``(tt|)*2`` is ``tt|tt|``, and commas have no effect, as in megatron-core 0.16.1
 (`transformer/pipeline_parallel_layer_layout.py`). Stages follow the model; interleaved, stage s is on rank s mod p.
 """
 
@@ -72,11 +72,11 @@ StageCostOf: TypeAlias = Callable[[int, int, int], float]
 """Cost of (stage, first layer, layer behind the last)."""
 
 _CostTable: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
-"""Table of a stage's costs by first layer and layer behind the last: takes the stage."""
+"""Function of a stage that returns the table of its costs, by first layer and layer behind the last."""
 
 
 def uniform_partition(num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
-    """Return stages whose numbers of layers differ by at most one, the larger ones first.
+    """Return stages with numbers of layers that differ by at most one, the larger stages first.
 
     Raises:
         ProfileError: There are more stages than layers, or no stages.
@@ -122,7 +122,7 @@ def balanced_partition(
 
 
 def balanced_partitions(seconds: Sequence[float], num_stages: int) -> list[tuple[tuple[int, int], ...]]:
-    """Return the stages of `balanced_partition`, with the large ones first and, if that differs, last.
+    """Return the stages of `balanced_partition` with the large stages first and, if that differs, last.
 
     Raises:
         ProfileError: There are more stages than layers, or a time is negative or not finite.
@@ -193,18 +193,18 @@ def _cheapest(
 
 
 def _of_sums(sums: Sequence[float], rates: Sequence[float], stage: int) -> npt.NDArray[np.float64]:
-    """Return the table of a stage's seconds, given sums of layers' seconds and the speeds of devices."""
+    """Return the table of a stage's seconds from prefix sums of the layers' seconds and the speeds of devices."""
     values: npt.NDArray[np.float64] = np.array(sums, np.float64)
     seconds: npt.NDArray[np.float64] = (values[None, :] - values[:, None]) / rates[stage]
     return seconds.ravel()
 
 
 def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tuple[tuple[int, int], ...]:
-    """Return the partition that `text` names: ``uniform``, ``balanced``, or sizes for `stage_sizes`, such as ``3,3,4``.
+    """Return a partition from its text: ``uniform``, ``balanced``, or sizes as in `stage_sizes`, such as ``3,3,4``.
 
     Args:
         text: The partition, as a user wrote it.
-        seconds: Forward plus backward of each layer; only their number counts unless `text` is ``balanced``.
+        seconds: Forward plus backward of each layer; only their number matters unless `text` is ``balanced``.
         num_stages: At least 1.
 
     Raises:
@@ -247,14 +247,14 @@ def _bounds(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def add_squares(costs: Any, stage: int, limit: float, best: Any, cuts: Any, large_last: bool) -> None:
-    """Add a stage to the least sums of squares of stages, each within a limit.
+    """Add a stage to the least sums of squared costs, where each stage costs at most a limit.
 
     Args:
         costs: Costs of the stage by first layer and layer behind the last, n x n numbers.
-        stage: The stage's number.
+        stage: Number of the stage.
         limit: Largest cost of the stage.
-        best: n sums; to be written.
-        cuts: First layer of the stage by layer behind its last; to be written.
+        best: n least sums, by layer behind the last stage; updated.
+        cuts: First layer of the stage, by layer behind its last; written.
         large_last: Whether the sum with the largest last stage counts among equal sums.
     """
     count = len(best)

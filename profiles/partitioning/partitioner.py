@@ -27,9 +27,9 @@ from pipesched.schedules.ops import computes, in_flight_change
 
 
 def held_bytes(cost: StageCost, in_flight: int) -> int:
-    """Return weights, gradients, optimizer state, activations of `in_flight` micro-batches and working memory of B.
+    """Return the bytes of weights, gradients, optimizer state, `in_flight` micro-batches and working memory of B.
 
-    Further versions of the weights, which some schedules have, are not included.
+    Further versions of the weights, which some schedules keep, are not included.
     """
     always, for_microbatch = flushed_bytes(cost)
     return always + cost.working_bytes + in_flight * for_microbatch
@@ -46,17 +46,16 @@ def flushed_bytes(cost: StageCost) -> tuple[int, int]:
 def stashed_bytes(cost: StageCost) -> tuple[int, int]:
     """Return the fixed bytes of a stage under 1F1B-RR, as in PipeDream, and its bytes per micro-batch in flight.
 
-    Fixed: optimizer state, and gradients or the working memory of B, which are freed before the next B. Per micro-
-    batch: its activations, and the version of the weights that it read. That is a bound: a version lives on until its
-    Step, when the activations are already freed.
+    Fixed: optimizer state, and the larger of gradients and working memory of B. Per micro-batch in flight: activations
+    and one version of the weights. This is a bound, because a version remains until its Step, after the activations.
     """
     return cost.optimizer_bytes + max(cost.weight_bytes, cost.working_bytes), cost.weight_bytes + cost.saved_bytes
 
 
 def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]:
-    """Return the bytes that each device holds under interleaved 1F1B, with stage s on device s mod `num_devices`.
+    """Return the peak bytes of each device under interleaved 1F1B, with stage s on device s mod `num_devices`.
 
-    Micro-batches in flight are counted op by op, over more micro-batches than it takes to fill the pipeline.
+    Micro-batches in flight are counted op by op, with 4 micro-batches per device, which fill the pipeline.
     """
     schedule = build("interleaved", num_devices, 4 * num_devices, len(costs) // num_devices)
     device_bytes = []
@@ -64,7 +63,7 @@ def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]
         saved = most = 0
         for part in (part for op in row for part in computes(op)):
             cost, change = costs[part.stage], in_flight_change(part)
-            if change < 0:  # the peak is before a B frees some of it
+            if change < 0:  # the peak is before a B frees saved bytes
                 most = max(most, saved + cost.working_bytes)
             saved += cost.saved_bytes * change
         device_bytes.append(most + sum(flushed_bytes(cost)[0] for cost in costs[device::num_devices]))
@@ -79,15 +78,15 @@ class PartitionedStage:
         first: The stage's first layer.
         last: The layer after the stage's last layer.
         devices: The devices that hold the stage.
-        forward_s: One forward on a device of speed 1.
-        backward_s: One backward on a device of speed 1.
-        compute_s: Forward and backward on all devices of the stage together, at their speed.
-        reduce_s: Averaging the gradients of the replicas.
-        transfer_s: Time of the messages to and from the previous stage, the input and its gradient; 0 for the first
+        forward_s: Seconds of one forward on a device of speed 1.
+        backward_s: Seconds of one backward on a device of speed 1.
+        compute_s: Seconds of forward and backward at the speed of the devices, divided by the number of replicas.
+        reduce_s: Seconds of averaging the gradients of the replicas.
+        transfer_s: Seconds of the messages from and to the previous stage, the input and its gradient; 0 for the first
             stage.
-        weight_bytes: One version of the stage's weights.
-        output_bytes: Output of the stage.
-        memory_bytes: Memory of the fullest device of the stage, for all stages on that device; see `held_bytes`.
+        weight_bytes: Bytes of one version of the stage's weights.
+        output_bytes: Bytes of the stage's output.
+        memory_bytes: Bytes on the fullest device of the stage, for all stages on this device; see `held_bytes`.
     """
 
     first: int
@@ -104,7 +103,7 @@ class PartitionedStage:
 
     @property
     def replicas(self) -> int:
-        """The number of devices that hold it."""
+        """The number of devices that hold the stage."""
         return len(self.devices)
 
 
@@ -114,8 +113,8 @@ class PartitionedStages:
 
     Attributes:
         stages: The stages, in order.
-        slowest_s: Work of the busiest device on all its stages; for `by_replicas`, the slowest of work, averaging and
-            transfers by PipeDream's formula [s].
+        slowest_s: Seconds per micro-batch of the busiest device, for all its stages; for `by_replicas`, of the slowest
+            part by PipeDream's formula: work, averaging or transfers.
         order: All layers, stage by stage: rising except in a graph that is cut through its branches.
     """
 
@@ -129,12 +128,12 @@ class PartitionedStages:
 
     @property
     def partition(self) -> str:
-        """The layers of each stage, as `parse_partition` takes them: ``3,3,4``."""
+        """The numbers of layers of the stages, as text for `parse_partition`: ``3,3,4``."""
         return ",".join(str(stage.last - stage.first) for stage in self.stages)
 
     @property
     def replicas(self) -> str:
-        """The devices of each stage, as 1f1b_rr takes them: ``3:1``."""
+        """The numbers of devices of the stages, as text for 1f1b_rr: ``3:1``."""
         return ":".join(str(stage.replicas) for stage in self.stages)
 
 
@@ -144,8 +143,8 @@ def by_time(
     """Return the stages with the fastest slowest stage, at the speed and within the memory of the devices.
 
     Stage s is on device s mod `num_devices`. Memory is counted for 1F1B, where stage s of p has p - s micro-batches in
-    flight. With several chunks per device the busiest device counts, and single layers are moved to speed it up. Memory
-    is then counted for interleaved 1F1B, and the result may not fit: see `over_memory`.
+    flight. With several chunks per device, single layers are moved to reduce the work of the busiest device. Memory is
+    then counted for interleaved 1F1B, and the result may not fit: see `over_memory`.
 
     Raises:
         ProfileError: There are more stages than layers, or no partition fits.
@@ -181,7 +180,7 @@ def by_time(
 
 
 def by_memory(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int) -> PartitionedStages:
-    """Return the stages with the smallest peak memory under 1F1B: stage s of p has p - s micro-batches.
+    """Return the stages with the smallest peak memory under 1F1B: stage s of p has p - s micro-batches in flight.
 
     Raises:
         ProfileError: There are more stages than layers.
@@ -276,14 +275,14 @@ def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
     Links of single pairs are ignored.
 
     Raises:
-        ProfileError: Their nodes have different numbers of devices.
+        ProfileError: The nodes have different numbers of devices.
     """
     devices = cluster.devices[:num_devices]
     sizes = [sum(device.node == node for device in devices) for node in sorted({device.node for device in devices})]
     if len(set(sizes)) > 1:
         raise ProfileError(
-            f"cluster: got nodes of {', '.join(map(str, sizes[:8]))} devices, expected as many in each where stages "
-            "are replicated; use whole nodes, or try `by=time`"
+            f"cluster: got nodes of {', '.join(map(str, sizes[:8]))} devices, expected nodes of one size for "
+            "replicated stages; use whole nodes, or try `by=time`"
         )
     inter = cluster.intra if cluster.inter is None else cluster.inter
     both = [Level(sizes[0], cluster.intra.bandwidth_bytes_per_s), Level(len(sizes), inter.bandwidth_bytes_per_s)]
@@ -303,8 +302,8 @@ def _in_order(profile: Profile, order: tuple[int, ...]) -> Profile:
 
 
 def _bytes_by_prefix(profile: Profile, prefixes: Prefixes) -> Callable[[int, int], StageCost]:
-    """Return the bytes of a stage between two prefixes: it keeps its input and the outputs of its layers."""
-    assert profile.graph is not None, "prefixes are those of a graph"
+    """Return the bytes of a stage between two prefixes: the stage keeps its input and the outputs of its layers."""
+    assert profile.graph is not None, "only a graph has prefixes"
     weights = prefixes.sums([layer.weight_bytes for layer in profile.layers])
     states = prefixes.sums([layer.optimizer_bytes for layer in profile.layers])
     outputs = prefixes.sums(profile.graph.output_bytes)

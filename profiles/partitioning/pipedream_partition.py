@@ -1,23 +1,25 @@
-"""PipeDream's partitioner: layers into stages, and devices to stages: arXiv:1806.03377, section 3.2.
+"""PipeDream's partitioner: layers into stages, and devices to stages (arXiv:1806.03377, section 3.2).
 
 Devices come in levels: ``levels[0]`` joins a number of devices, as in a server, ``levels[1]`` a number of such groups.
-With T_l the forward and backward seconds of layer l, a_l its output and w_l its weights [bytes], the layers i..j as one
-stage on m groups of level k, and the best pipeline of them, take per micro-batch
+T_l are the forward and backward seconds of layer l, a_l the bytes of its output, w_l the bytes of its weights, and B_k
+the bandwidth of level k. On m groups of level k, the layers i..j take T^k(i..j, m) per micro-batch as one stage, and
+A^k(i..j, m) as the best pipeline:
 
     T^k(i..j, m) = max( A^{k-1}(i..j, all of level k-1), 2 (m - 1) sum of w / B_k ) / m
     A^k(i..j, m) = min over s and m' of max( A^k(i..s, m - m'), 2 a_s / B_k, T^k(s+1..j, m') ),  or T^k(i..j, m)
 
-with A^0 the plain sum of T_l. The authors' published optimizer adds the gradients' time to the work instead,
-(A + 4 (m - 1) sum of w / (B m)) / m, and leaves the transfers between stages out: ``form="published"``.
+A^0 is the sum of T_l. The authors' published optimizer adds the time of the gradients to the work,
+(A + 4 (m - 1) sum of w / (B m)) / m, and ignores the transfers between stages: ``form="published"``.
 
-Two extensions are ours. Devices may differ. They are assigned in their order, so a stage has neighbours. Each replica
-gets every m-th micro-batch, so all replicas count as slow and as small as the least of them; A^0 is the sum of T_l
-divided by the least speed. And a stage must fit. Under 1F1B-RR a stage on r devices, with R devices from this stage on,
-has ceil(R / r) micro-batches in flight, each with a version of its weights; T^0 is infinite if that exceeds the memory.
+Two extensions are not in the paper. First, devices may differ. A stage gets neighbouring devices. Each replica gets
+every m-th micro-batch, so all replicas count as slow and as small as the least of them: A^0 is the sum of T_l divided
+by the least speed. Second, a stage must fit its devices. Under 1F1B-RR a stage on r devices has ceil(R / r)
+micro-batches in flight, each with a version of the weights, where R devices hold this stage and the later ones. A^0 is
+infinite if a device has less memory.
 
-A level asks the level below it about one group that represents all replicas. Device d of it is as slow and as small as
-the least of the devices d. `behind` it is the number of devices of later stages per replica: with a devices behind m
-groups that is ceil(a / m), and ceilings of ceilings add up to 1F1B-RR's ceil(R / r) in flight.
+For a stage on m groups, the tables of a level read the tables of the level below for one group that represents all m:
+its device d has the least speed and the least memory of all devices d. `behind` is the number of devices of later
+stages per replica: ceil(a / m) for a devices behind the m groups. These ceilings over all levels give ceil(R / r).
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ class ChainLayer:
     """The costs of a layer for the partitioner.
 
     Attributes:
-        seconds: Forward and backward of one micro-batch on a device of speed 1.
-        output_bytes: Bytes that cross a cut behind it, in each direction.
-        weight_bytes: Bytes of the layer's parameters; their gradients take the same again.
+        seconds: Seconds of forward and backward of one micro-batch on a device of speed 1.
+        output_bytes: Bytes that cross a cut behind the layer, in each direction.
+        weight_bytes: Bytes of the layer's parameters; their gradients take as many bytes again.
     """
 
     seconds: float
@@ -61,7 +63,7 @@ class ChainLayer:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level: groups of the level below (of devices, at the lowest), each pair joined at `bandwidth_bytes_per_s`."""
+    """A level: groups of the level below (devices in the lowest), each pair joined at `bandwidth_bytes_per_s`."""
 
     num_groups: int
     bandwidth_bytes_per_s: float = math.inf
@@ -75,11 +77,11 @@ class ReplicatedStage:
         first: The stage's first layer.
         last: The layer after the stage's last layer.
         devices: The devices that hold the stage, numbered group by group.
-        compute_s: Forward and backward, shared by the replicas.
-        reduce_s: Averaging the gradients, at the slowest of the levels.
-        transfer_s: Time of the messages to and from the previous stage, the input and its gradient; 0 for the first
+        compute_s: Seconds of forward and backward, divided by the number of replicas.
+        reduce_s: Seconds of averaging the gradients, at the slowest of the levels.
+        transfer_s: Seconds of the messages from and to the previous stage, the input and its gradient; 0 for the first
             stage.
-        seconds: Cost of work and averaging together in the partitioner.
+        seconds: Cost of work and averaging by the formula of the partitioner.
     """
 
     first: int
@@ -110,22 +112,21 @@ def replicated_partition(
     stage_bytes: StageBytes | None = None,
     prefixes: Prefixes | None = None,
 ) -> tuple[ReplicatedStage, ...]:
-    """Return the stages, and the devices of each, with the fastest slowest part.
+    """Return the stages, and the devices of each, with the fastest slowest part; the result is exact.
 
-    Exact. Among equals one stage beats several, then the last stage has the fewest groups, then it begins earliest.
-    Takes layers^3 x groups^2 steps for each level but the last, and layers^2 x groups^2 for the last. If groups differ,
-    or memory is limited, the levels below run once for each run of groups.
+    Among equal partitions, one stage beats several, then the fewest groups of the last stage, then its earliest begin.
+    The search takes layers^3 x groups^2 steps for each level but the last, and layers^2 x groups^2 for the last. If
+    groups differ or memory is limited, the levels below are solved once for each sequence of neighbouring groups.
 
     Args:
         layers: The layers, in order.
-        levels: The levels from the innermost; the product of their groups is the number of devices. All devices are
-            used.
+        levels: The levels from the innermost. The product of their groups is the number of devices, which are all used.
         form: Formula: of the paper, or of the published optimizer.
         straight: Whether no stage is replicated.
         devices: Speeds and memory of the devices, group by group (default: all of speed 1).
         stage_bytes: Memory of a stage; None to ignore the memory of the devices.
-        prefixes: Prefixes of the layers' graph, whose numbers then replace layers in stages and `stage_bytes`; None for
-            a chain.
+        prefixes: Prefixes of the layers' graph; stages and `stage_bytes` then have numbers of prefixes in place of
+            layers. None for a chain.
 
     Raises:
         ProfileError: There are no layers or levels, numbers are invalid, no partition uses all devices, or no partition
@@ -214,7 +215,7 @@ class LayerSums:
     """The common data of all levels: the layers, summed over every i and j, and the cost to minimize.
 
     In a graph i and j are prefixes; a stage lies between two prefixes if the second contains the first. With
-    ``form="bytes"`` the cost is the memory of the fullest device, and memory is not limited.
+    ``form="bytes"`` the cost is the memory of the fullest device, without a limit.
     """
 
     def __init__(
@@ -247,7 +248,7 @@ class LayerSums:
         self.tables: dict[tuple[int, tuple[Device, ...], int], Tables] = {}
 
     def alone(self, device: Device, in_flight: int) -> Times:
-        """Return the cost of each i..j on one device; infinite if it is no stage, or does not fit."""
+        """Return the cost of each i..j on one device; infinite if i..j is no stage, or does not fit."""
         held = self._bytes[0] + in_flight * self._bytes[1]
         if self.form == "bytes":
             return np.where(np.isfinite(self.work_s), held, np.inf)
@@ -255,13 +256,13 @@ class LayerSums:
         return np.where(held <= limit, self.work_s / device.speed, np.inf)
 
     def cut_s(self, level: Level) -> Times:
-        """Return the cost of a cut before each layer."""
+        """Return the seconds of the transfers at a cut before each layer; 0 if the formula ignores them."""
         if self.form != "paper":
             return np.zeros(self.num_layers + 1)
         return 2.0 * np.array(self._cut_bytes, float) / level.bandwidth_bytes_per_s
 
     def reduce_s(self, level: Level, count: int, weights: Any) -> Any:
-        """Return the seconds of averaging gradients over `count` groups, per micro-batch of one of them."""
+        """Return the seconds of averaging gradients over `count` groups, per micro-batch of one group."""
         if self.form == "paper":
             return 2 * (count - 1) * weights / level.bandwidth_bytes_per_s
         return 4 * (count - 1) * weights / (level.bandwidth_bytes_per_s * count)
@@ -278,16 +279,16 @@ class LayerSums:
 
 
 def pipelines(chain: LayerSums, levels: Sequence[Level], devices: Sequence[Device]) -> Tables:
-    """Return the best pipelines of the first layers, up to any j, on all devices."""
+    """Return the tables of the best pipelines on all devices, from the first layer to any j."""
     return Tables(chain, tuple(levels), tuple(replace(device, node=0) for device in devices), behind=0, rows=1)
 
 
 @final
 class Tables:
-    """The best pipelines of one level on its devices, with `behind` more devices behind.
+    """The best pipelines of one level on its devices, with `behind` devices of later stages.
 
     Attributes:
-        best_s: Best seconds on all groups, by (i, j), i below `rows`.
+        best_s: Least cost on all groups, by (i, j), i below `rows`.
     """
 
     def __init__(
@@ -310,7 +311,7 @@ class Tables:
         return self._stage(first, last, count, count, transfer_s=0.0) + later
 
     def _filled(self, rows: int) -> Times:
-        """Return A: by (groups, i, j), on the first groups of all."""
+        """Return the least costs A by (number of first groups, i, j)."""
         best = np.full((self._num_groups + 1, rows, self._chain.num_layers + 1), np.inf)
         for count in range(1, self._num_groups + 1):
             best[count] = self._stage_s(count, count)[:rows]
@@ -333,7 +334,7 @@ class Tables:
             cut = first + 1 + int(either[first + 1 :].argmin())
             if either[cut] == self._best_s[count, first, last]:
                 return cut, own
-        raise AssertionError("the tables were filled from these")
+        raise AssertionError("the tables have the least of these costs")
 
     def _stage_s(self, own: int, count: int) -> Times:
         """Return the cost of each i..j as one stage on `own` groups, the last of the first `count`."""
@@ -345,7 +346,10 @@ class Tables:
         return np.asarray(chain.both_s(inner_s, chain.reduce_s(self._level, own, chain.weights), own))
 
     def _below(self, own: int, count: int) -> Tables | tuple[Device, int]:
-        """Return the tables of the group that stands for these devices, or a device and its micro-batches in flight."""
+        """Return the tables of the group that represents a stage's groups, or a device and its micro-batches in flight.
+
+        The stage is on the last `own` of the first `count` groups.
+        """
         chain, size = self._chain, self._group_size
         groups = [self._devices[group * size : (group + 1) * size] for group in range(count - own, count)]
         behind = math.ceil(((self._num_groups - count) * size + self._behind) / own)
@@ -359,7 +363,7 @@ class Tables:
         return chain.tables[key]
 
     def _stage(self, first: int, last: int, own: int, count: int, transfer_s: float) -> list[ReplicatedStage]:
-        """Return the stages of layers that are one stage at this level; they may be a pipeline in the level below."""
+        """Return the stages of layers that are one stage at this level, and maybe a pipeline in the level below."""
         chain, below = self._chain, self._below(own, count)
         if isinstance(below, Tables):
             inner = below.stages(first, last)

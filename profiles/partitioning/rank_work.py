@@ -1,7 +1,7 @@
-"""The work of ranks and channels under a cut of the layers, and a cut with little work of the busiest rank.
+"""The work of ranks and channels for a cut of the layers, and a cut with little work of the busiest rank.
 
 stages   0  1  2  3        rank 0 of interleaved 1F1B has stages 0 and 2, rank 1 has 1 and 3:
-layers   2  1  1  2        a rank's work is the sum over its stages, 3 layers each
+layers   2  1  1  2        a rank's work is the sum over its stages, here 3 layers each
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Layers: TypeAlias = tuple[int, ...]
 """Layers of each stage."""
 
 _MOST_STAGES = 8
-"""Stages up to which every pair exchanges a layer; with more, only stages of the busiest rank and neighbours do."""
+"""Stages up to which a layer moves between any two; with more, between neighbours and from the busiest rank."""
 _MOST_MOVES = 200
 """Largest number of moves of a layer to balance the ranks."""
 
@@ -28,9 +28,10 @@ class RankWork:
 
     Attributes:
         num_stages: Stages of the schedule.
-        ranks: The stages of each rank, each with the work of all layers before layer 0, 1, .. as part of the stage [s].
-        channels: The stages whose outputs each channel carries, each with the seconds of its messages if layer 0, 1, ..
-            is the first of the next stage [s].
+        ranks: For each rank, its stages with prefix sums: entry k is the work of the layers before layer k on this rank
+            [s].
+        channels: For each channel, the stages whose outputs it carries, with the seconds of their messages: entry k is
+            for a next stage that begins at layer k [s].
     """
 
     num_stages: int
@@ -46,12 +47,12 @@ class RankWork:
         ]
 
     def moves(self, layers: Layers, costs: Sequence[float]) -> Iterator[Layers]:
-        """Yield the cuts that differ by one layer, moved from one stage to another; other stages keep their size.
+        """Yield the cuts with one layer moved from one stage to another; other stages keep their number of layers.
 
         Args:
             layers: Layers of each stage.
-            costs: Cost of each rank and channel. With many stages, layers of the costliest move to all other stages,
-                and the rest only to their neighbours.
+            costs: Cost of each rank and channel. With many stages, layers of the costliest rank or channel move to any
+                stage, and other layers only to neighbours.
         """
         stages = range(self.num_stages)
         costliest = {stage for stage, _ in (*self.ranks, *self.channels)[max(range(len(costs)), key=costs.__getitem__)]}
@@ -68,7 +69,7 @@ class RankWork:
 
 
 def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
-    """Return a cut with little work of the busiest rank, found from a first cut by moving one layer at a time."""
+    """Return a cut with little work of the busiest rank: improve `layers` by moving one layer at a time."""
     loads_s = work.loads_s(layers)
     key = sorted(loads_s, reverse=True)
     for _ in range(_MOST_MOVES):
@@ -84,7 +85,7 @@ def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
 
 
 def first_cuts(work: RankWork, seconds: Sequence[float]) -> list[Layers]:
-    """Return the initial cuts of a search: balanced over stages, uniform, with least messages, each also over ranks.
+    """Return the initial cuts of a search: balanced, uniform, with least messages, and each balanced over ranks.
 
     Raises:
         ProfileError: There are more stages than layers, or a time is negative or not finite.
@@ -102,7 +103,7 @@ def _least_messages(work: RankWork, num_layers: int) -> Layers:
     for channel in work.channels:
         for stage, seconds in channel:
             all_s[stage] = [sum(pair) for pair in zip(all_s[stage], seconds, strict=True)]
-    best: list[tuple[float, Layers]] = [(0.0, ())]  # of the layers before each, and their stages
+    best: list[tuple[float, Layers]] = [(0.0, ())]  # least seconds of the layers before each layer, and their stages
     for stage, seconds in enumerate(all_s):
         ends = range(stage + 1, num_layers - (work.num_stages - stage - 1) + 1)
         before, best = best, []

@@ -22,9 +22,9 @@ _END_WITH_PARENT = 1
 _ADOPT_ORPHANS = 36
 """Linux: ``PR_SET_CHILD_SUBREAPER``."""
 _EXIT_STATUS = 49
-"""Linux: index of the exit status in ``/proc/PID/stat``, counted from the state, of a process that has ended."""
+"""Linux: index of an ended process' exit status in ``/proc/PID/stat``, counted from the state."""
 _LOOK_S = 0.5
-"""Time between two checks for the parent, on systems without a notification [s]."""
+"""Time between two checks whether the parent lives, on systems without a notification [s]."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -46,18 +46,18 @@ def environment() -> dict[str, str]:
 
 
 def end_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
-    """Let this process end when its parent is gone, for any reason.
+    """End this process when its parent is gone, for any reason.
 
     Args:
-        parent: The process that started this one; it may be gone already.
-        by: The signal that ends it.
+        parent: The parent, which may be gone already.
+        by: The signal that ends this process.
     """
     if sys.platform == "linux":
-        # sent when the thread that started us ends: one that outlives us, or the system would end us too early
+        # sent at the end of the thread that started this process, so this thread must last
         _prctl(_END_WITH_PARENT, by)
     else:
         threading.Thread(target=_outlive, args=(parent, by), daemon=True).start()
-    if os.getppid() != parent:  # it was gone before the system was asked
+    if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), by)
 
 
@@ -68,7 +68,7 @@ def _outlive(parent: int, by: signal.Signals) -> None:
 
 
 def tell_main_thread(pid: int, number: signal.Signals) -> None:
-    """Send a signal to the main thread of a process, or to any thread if the system cannot choose.
+    """Send a signal to the main thread of a process, or to any thread if the system has no such call.
 
     Raises:
         OSError: There is no such process.
@@ -116,9 +116,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def exit_code_of(pid: int) -> int | None:
-    """Return the exit code of a process of this user that its parent has not yet collected; negative for a signal.
+    """Return the exit code of an ended process that its parent has not yet collected; negative for a signal.
 
-    None if the parent has collected it, the process runs, or the system does not report it.
+    None if the process runs or was collected, or the system does not report its exit code to this user.
     """
     fields = _fields(pid)
     return os.waitstatus_to_exitcode(int(fields[_EXIT_STATUS])) if fields[0] == "Z" else None
@@ -144,7 +144,7 @@ def can_fork() -> bool:
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
     """Redirect stdout to stderr inside the block, also for libraries and child processes."""
-    if sys.__stdout__ is None or sys.__stderr__ is None:  # one was closed before we began
+    if sys.__stdout__ is None or sys.__stderr__ is None:  # closed before the start of the process
         with redirect_stdout(sys.stderr):
             yield
         return

@@ -1,7 +1,7 @@
-"""The owners of the other ends of this process' connections, from Linux's tables of sockets.
+"""The users at the other ends of this process' connections, from Linux's tables of sockets.
 
 The connections of torch.distributed are not authenticated. A connection within this machine has both ends in the
-system's tables, so the owner of the other end can be checked once it exists.
+system's tables, so the user at the other end can be checked once the connection exists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 _ROOT = 0
 _LOCAL, _REMOTE, _USER, _INODE = 1, 2, 7, 9
-"""Cells of a row of the tables: addresses in the system's format, the number of the user, and of the file."""
+"""Cells of a row of the tables: both addresses, in the system's format, user id, and number of the socket."""
 
 
 def open_sockets() -> set[int]:
@@ -45,7 +45,7 @@ def other_owners(rows: Iterable[str], inodes: Collection[int], user: int) -> lis
     Args:
         rows: Rows of /proc/net/tcp, without its header; ends on other machines have no row.
         inodes: Numbers of sockets.
-        user: Number of the user.
+        user: User id of this process.
     """
     sockets = [row.split() for row in rows]
     owners = {(cells[_LOCAL], cells[_REMOTE]): int(cells[_USER]) for cells in sockets}

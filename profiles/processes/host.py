@@ -23,13 +23,13 @@ def num_cores() -> int:
 
 
 class LoadMeter:
-    """Measures how busy other programs keep the cores of this process, since the meter was made."""
+    """Measures the load of other programs on the cores of this process, since the meter was made."""
 
     def __init__(self) -> None:
         self._begun = self._clocks()
 
     def others(self) -> float | None:
-        """Return the mean number of cores that they kept busy, or None if the system does not report it."""
+        """Return the mean number of cores that other programs kept busy, or None if the system does not report it."""
         while time.monotonic() - self._begun[0] < _SHORTEST_S:
             time.sleep(_SHORTEST_S)
         passed_s, own_s, busy_s = (now - before for now, before in zip(self._clocks(), self._begun, strict=True))
@@ -37,7 +37,7 @@ class LoadMeter:
 
     @staticmethod
     def _clocks() -> tuple[float, float, float]:
-        """Return the time, and the seconds computed by this process and by all processes on these cores."""
+        """Return the time [s], the processor time of this process, and of all processes on its cores [s]."""
         own_s, cores = sum(os.times()[:4]), {f"cpu{core}" for core in usable_cores()}
         try:
             lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
@@ -57,15 +57,18 @@ def can_bind() -> bool:
 
 
 def pin(index: int, count: int, threads: int) -> tuple[int, ...]:
-    """Give this process the `threads` cores of device `index`, if there are enough for all devices; return its cores.
+    """Bind this process to the cores of its device if there are enough cores for all devices; return its cores.
 
-    A device has a core per thread of a rank; the ranks of one device share them.
+    Gloo moves each message in a separate thread. Without pinning, the scheduler may wake this thread, and then the rank
+    that waits for it, on the core of another rank, and one of them loses a time slice of milliseconds. Call the
+    function before gloo's threads start, because they inherit the cores.
 
-    Gloo moves each message in a separate thread. Without pinning, the scheduler may wake that thread, and then the rank
-    behind it, on the core of another rank, and one of them loses a time slice of milliseconds. On its own cores a rank
-    disturbs only itself. Call it before gloo's threads start: they inherit the cores.
+    Args:
+        index: Number of the device.
+        count: Number of devices.
+        threads: Cores of a device: one for each thread of a rank. Ranks of one device share its cores.
     """
-    if not hasattr(os, "sched_setaffinity"):
+    if not can_bind():
         return ()
     cores = usable_cores()
     if count * threads <= len(cores):
@@ -75,20 +78,20 @@ def pin(index: int, count: int, threads: int) -> tuple[int, ...]:
 
 
 def num_sharing(num_pipelines: int, device: str = "cpu") -> int:
-    """Return the number of processes that share a core in a measurement of its price, as in a run.
+    """Return the number of processes that share a core in a run, for the measurement of the sharing price.
 
     Args:
         num_pipelines: Parallel pipelines of the run, each with a process on every device.
-        device: Device of the measurement; a GPU is shared by utilisation.
+        device: Device of the measurement. A GPU has no sharing price, but a utilisation.
     """
     return num_pipelines if device == "cpu" and can_bind() else 1
 
 
 def num_companions(num_ranks: int, device: str = "cpu") -> int:
-    """Return the number of processes that keep cores busy beside a measurement, as the other ranks of a run do.
+    """Return the number of processes that compute beside a measurement in place of the other ranks of a run.
 
     Args:
-        num_ranks: Ranks of the run; the number of processes is limited by the cores.
+        num_ranks: Ranks of the run; the cores limit the number of processes.
         device: Device of the measurement; on a GPU there are no companions.
     """
     return min(num_ranks, num_cores()) - 1 if device == "cpu" else 0

@@ -6,9 +6,9 @@
                is it passing through code that cleans up?          then wait, but not for long: then exit
                has it been swallowed?                              then raise it again
 
-A command that answers an interrupt with its partial results calls `take_interrupt`, and then runs to its end. Code
-that reports the end of the command answers the interrupt too (`tell_once`): the interrupt is not raised again, but
-the time limit still applies.
+A command that answers an interrupt with its partial results calls `take_interrupt`, and then runs to its end. After
+code has reported the end of the command with `tell_once`, the interrupt is not raised again, but the time limit still
+applies.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any, NoReturn
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _LOOK_S = 0.1
 _LONGEST_S = 0.6
-"""Longest time of an interrupt on its way up [s]."""
+"""Longest time from an interrupt to its answer or the end of the process [s]."""
 _AGAIN_S = 0.3
-"""Signals within this time count as one [s]: the parent may pass on a signal that this process received itself."""
+"""Signals within this time count as one [s]: a parent may pass on a signal that this process has received too."""
 
 
 class _Interrupt:
-    """The interrupt of this process: its time, whether it is answered or reported, and the function that ends it."""
+    """The interrupt of this process: its time, its state, and the function that ends the process."""
 
     came_s: float | None = None
     is_taken = False
@@ -44,23 +44,23 @@ class _Interrupt:
 
 
 def persist_interrupts(leave: Callable[[], NoReturn]) -> None:
-    """Let SIGINT and SIGTERM end the work of the main thread, which calls this; an ignored SIGINT stays ignored.
+    """Let SIGINT and SIGTERM end the work of the main thread, the caller; an ignored SIGINT stays ignored.
 
     Args:
-        leave: Ends the process, from any code: when the way up takes too long, or a second signal comes.
+        leave: Ends the process at once, if cleaning up takes too long or a second signal comes.
     """
     _Interrupt.leave = leave
     sys.unraisablehook = _tell_others
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     _Interrupt.heard = tuple(told for told in _STOPS if not (told is signal.SIGINT and is_ignored))
     _hear_by(_hear)
-    atexit.register(_hear_by, signal.SIG_IGN)  # the last to be called: while Python itself ends, it would be a crash
+    atexit.register(_hear_by, signal.SIG_IGN)  # called last: an interrupt while Python ends would look like a crash
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, _look)
 
 
 def is_interrupted() -> bool:
-    """Return whether an interrupt has come and is unanswered; all later errors are then its consequence."""
+    """Return whether an interrupt has come and is unanswered; all later errors are then due to the interrupt."""
     return _Interrupt.came_s is not None and not _Interrupt.is_taken
 
 
@@ -72,9 +72,9 @@ def take_interrupt() -> None:
 
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
-    """Block interrupts inside the block; a process started inside begins with them blocked, too."""
+    """Hold back interrupts inside the block; a process that starts inside begins with blocked interrupts."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    _Interrupt.is_held = True  # another thread may hear of one
+    _Interrupt.is_held = True  # the system may deliver the signal to another thread
     try:
         yield
     finally:
@@ -83,11 +83,11 @@ def hold_interrupts() -> Iterator[None]:
 
 
 def tell_once(tell: Callable[[], object]) -> None:
-    """Let `tell` report that the command was interrupted, once; no signal comes in between."""
+    """Call `tell`, which reports the interrupt, only once per process; signals are blocked meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPS, signal.SIGALRM})
     try:
         if not _Interrupt.is_told:
-            _Interrupt.is_told = _Interrupt.leave is not None  # a caller of functions may see several
+            _Interrupt.is_told = _Interrupt.leave is not None  # without a command, every interrupt is reported
             tell()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -101,10 +101,10 @@ def end_interrupts() -> None:
 
 
 def leave_when_told(code: int) -> None:
-    """Let a further signal end the process at once, with its normal exit code: all work is done.
+    """Let a further signal end the process at once, after all its work.
 
     Args:
-        code: Its exit code.
+        code: Exit code of the process.
     """
     _hear_by(lambda *_: os._exit(code))
 
@@ -130,7 +130,7 @@ def _hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- as t
 def _look(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- as the system calls it
     if not is_interrupted():
         return
-    assert _Interrupt.came_s is not None, "it has come"
+    assert _Interrupt.came_s is not None, "is_interrupted() has checked it"
     if time.monotonic() > _Interrupt.came_s + _LONGEST_S:
         _leave()
     error, is_on_its_way = sys.exception(), False
@@ -143,7 +143,7 @@ def _look(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- as t
 
 def _leave() -> NoReturn:
     _stop_looking()
-    assert _Interrupt.leave is not None, "it is there before any signal is heard"
+    assert _Interrupt.leave is not None, "persist_interrupts sets it before the handlers"
     _Interrupt.leave()
 
 
@@ -153,6 +153,6 @@ def _stop_looking() -> None:
 
 
 def _tell_others(unraisable: sys.UnraisableHookArgs) -> None:
-    """Report an unraisable exception, except for an interrupt, which is raised again."""
+    """Report an unraisable exception, unless there is an interrupt, which is raised again."""
     if not is_interrupted():
         sys.__unraisablehook__(unraisable)

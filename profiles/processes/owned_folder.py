@@ -1,9 +1,9 @@
-"""Folders of a process in the folder for temporary files, also removed when the process has been killed.
+"""Temporary folders of a process; after a killed process another process removes them.
 
-    pipesched-x1y2z3ab/owner    names the machine; its lock is held by the owner, and free when that has ended
+    pipesched-x1y2z3ab/owner    names the machine; the process holds a lock on this file until it ends
 
-The next process that makes such a folder removes all with a free lock. A folder of another user or machine stays,
-and so does a folder without the file, which may be about to get one.
+The next process that makes such a folder removes all folders with a free lock. A folder of another user or machine
+stays. A folder without the file stays too: its process may be about to write the file.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory, gettempdir
 
 _PREFIX, _OWNER = "pipesched-", "owner"
 _LONGEST = 1000
-"""Bytes of a file that names a machine."""
+"""Largest size of the file [bytes]."""
 
 
 @contextmanager
 def owned_folder() -> Iterator[Path]:
-    """Yield a new folder that is removed in the end, or by the next process that calls this."""
+    """Yield a new folder; the end of the block removes it, or else the next process that calls this function."""
     remove_abandoned(Path(gettempdir()))
     with TemporaryDirectory(prefix=_PREFIX) as name:
         lock = _locked(Path(name))
@@ -38,7 +38,7 @@ def owned_folder() -> Iterator[Path]:
 
 def _locked(folder: Path) -> int | None:
     """Lock the folder for this process; return the descriptor that holds the lock, or None without locks."""
-    unnamed = folder / f".{_OWNER}"  # by its name the file is locked
+    unnamed = folder / f".{_OWNER}"  # the file gets its final name after the lock
     descriptor = os.open(unnamed, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,7 +73,7 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _machine() -> bytes:
-    """Return the name of this machine: of its host, and of its installation if the system names it."""
+    """Return the name of this machine: its host name, and the id of its installation if the system has one."""
     number = b""
     with suppress(OSError):
         number = Path("/etc/machine-id").read_bytes().strip()

@@ -1,4 +1,4 @@
-"""Modules of the user, named by the user: a file never decides about imports."""
+"""Import modules of the user by names that the user typed; names in files are never imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipesched.profiles.processes.child_process import MODEL_PATH
 def users_folders(*first: Path) -> Iterator[None]:
     """Import from the working directory first, as plain Python does; after the block, import from it last.
 
-    So imports of the user's code at run time work, and a user's ``queue.py`` does not replace the standard library's.
+    Imports of the user's code at run time then work, and a user's ``queue.py`` does not hide the standard library's.
 
     Args:
         first: Folders before the working directory inside the block, such as the folder of a script.
@@ -38,9 +38,9 @@ def users_folders(*first: Path) -> Iterator[None]:
 
 
 def users_module(name: str) -> ModuleType:
-    """Return the module ``package.module``, or the module in the file ``path.py``, reloaded if it has changed.
+    """Return the module ``package.module``, or the module in the file ``path.py``, reloaded if the file has changed.
 
-    Call it within `users_folders`. Exceptions of the module are passed on.
+    Call the function within `users_folders`. Exceptions of the module are passed on.
     """
     if not name.endswith(".py"):
         return importlib.import_module(name)
@@ -58,7 +58,7 @@ def _module_of(path: Path) -> ModuleType:
     assert specification is not None, "its name ends in .py"
     assert specification.loader is not None, "its name ends in .py"
     module = importlib.util.module_from_spec(specification)
-    sys.modules[str(path)] = module  # where dataclasses look for their own
+    sys.modules[str(path)] = module  # dataclasses look up their module here
     try:
         specification.loader.exec_module(module)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Worker processes that share work, end with this one, and load nothing from the working directory.
+"""Worker processes that share work, end with this process, and import nothing from the working directory.
 
 Each worker has a pipe of its own: multiprocessing's queues need semaphores, which need ``/dev/shm``.
 """
@@ -32,17 +32,17 @@ class WorkerLostError(OneLineError):
 
 @final
 class WorkerPool:
-    """Processes that each do the same work with many items; made by `worker_pool`."""
+    """Processes that apply one function to items; made by `worker_pool`."""
 
     def __init__(self, num_processes: int, work: Callable[[Any], Any]) -> None:
         self._work = work
-        self._threads = ThreadPoolExecutor(num_processes)  # each thread starts a process, and outlives it (`end_with`)
+        self._threads = ThreadPoolExecutor(num_processes)  # each thread starts a process and outlasts it (`end_with`)
         self._own = threading.local()
         self._workers: list[tuple[SpawnProcess, Connection]] = []
         self._is_stopped = False
 
     def submit(self, items: Sequence[Any]) -> Future[list[Any]]:
-        """Return the future answers for `items`, from one process; a process starts if all are busy."""
+        """Return a future with the answers for `items`, all from one process; a process starts if all are busy."""
         return self._threads.submit(self._answers, items)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class WorkerPool:
         self.close()
 
     def _answers(self, items: Sequence[Any]) -> list[Any]:
-        """Return the answers of the process of this thread.
+        """Return the answers for `items` from the process of this thread.
 
         Raises:
             WorkerLostError: The process ended before its work.
@@ -77,7 +77,7 @@ class WorkerPool:
         return list(answers)
 
     def _worker(self) -> tuple[SpawnProcess, Connection]:
-        """Return the process of this thread, started now if it has none."""
+        """Return the process of this thread; start it if the thread has none."""
         if not hasattr(self._own, "worker"):
             connection, its = Pipe()
             process = SpawnProcess(target=_work, args=(its, os.getpid()), daemon=True)
@@ -102,16 +102,16 @@ def _lost(process: SpawnProcess) -> WorkerLostError:
 
 @contextmanager
 def worker_pool(num_processes: int, work: Callable[[Any], Any]) -> Iterator[WorkerPool]:
-    """Yield a pool of processes, which start as items come.
+    """Yield a pool of processes, which start when they are needed.
 
-    At the end, tasks that have not begun are dropped. After an exception, running tasks are stopped.
+    The end of the block drops tasks that have not begun. After an exception, running tasks are stopped.
 
     Args:
         num_processes: Largest number of processes.
         work: Function of an item; it is sent to every process once.
     """
     before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"  # multiprocessing passes on no -P that it was not started with
+    os.environ[_SAFE_PATH] = "1"  # multiprocessing starts processes with -P only if this process has it
     pool = WorkerPool(num_processes, work)
     try:
         yield pool
@@ -127,7 +127,7 @@ def worker_pool(num_processes: int, work: Callable[[Any], Any]) -> Iterator[Work
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let this process collect garbage as rarely as the workers."""
+    """Collect garbage in this process as rarely as in the workers, inside the block."""
     before = gc.get_threshold()
     gc.set_threshold(_GARBAGE)
     try:
@@ -137,9 +137,9 @@ def rare_collections() -> Iterator[None]:
 
 
 def _work(connection: Connection, parent: int) -> None:
-    """Answer each list of items with the answers, or with the exception, until the parent closes the pipe."""
+    """Send the answers for each received list of items, or the exception, until the parent closes the pipe."""
     end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a word: the parent says that it was interrupted
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end silently: the parent reports the interrupt
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.set_threshold(_GARBAGE)
     work: Callable[[Any], Any] | None = None

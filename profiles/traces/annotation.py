@@ -10,15 +10,15 @@ from typing import Any
 from pipesched.profiles import ProfileError
 
 _LETTERS = {"forward_one_chunk": "F", "backward_one_chunk": "B", "backward_weight_one_chunk": "W"}
-"""The computing methods of a stage of PyTorch, and their passes; a backward that is not full is I."""
+"""The computing methods of a stage of PyTorch, and the passes that they run; a backward that is not full is I."""
 
 
 @contextmanager
 def annotate(*stages: Any) -> Iterator[None]:
-    """Name every pass of these stages in the traces that ``torch.profiler`` records meanwhile: ``PP:2F0``, ``PP:2B0``.
+    """Name every pass of these stages in the traces of ``torch.profiler`` inside the block: ``PP:2F0``, ``PP:2B0``.
 
-    PyTorch's 1F1B does not name passes, and its other schedules name passes together with the waits before them. Use it
-    in your own script, around the steps:
+    PyTorch's 1F1B does not name passes, and its other schedules name passes together with the waits before them. Use
+    the block in your own script, around the steps:
 
         with pipesched.annotate(stage), torch.profiler.profile() as profile:
             schedule.step(batch)
@@ -27,7 +27,7 @@ def annotate(*stages: Any) -> Iterator[None]:
         stages: This rank's stages, from ``torch.distributed.pipelining``.
 
     Raises:
-        ProfileError: An argument is no such stage.
+        ProfileError: An argument is not a stage of ``torch.distributed.pipelining``.
     """
     for stage in stages:
         if not isinstance(getattr(stage, "stage_index", None), int) or not all(
@@ -49,7 +49,7 @@ def annotate(*stages: Any) -> Iterator[None]:
 
 
 def _named(compute: Callable[..., Any], stage: int, letter: str) -> Callable[..., Any]:
-    """Return the method of a stage in a range of the profiler."""
+    """Return a method of a stage that runs inside a named range of the profiler."""
     from torch.profiler import record_function
 
     @wraps(compute)

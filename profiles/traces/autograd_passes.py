@@ -1,13 +1,13 @@
-"""Unnamed passes of a runtime, found by autograd: the forward op of each of its backward functions.
+"""Unnamed passes of a runtime, found by the profiler's arrows from forward ops to backward functions.
 
-The profiler draws an arrow from each op of a forward pass to the function of its backward. Starts and ends of these
-arrows are put in order of time. They are cut into runs where a message is posted:
+The profiler draws an arrow from each op of a forward pass to the function of its backward. The starts and ends of these
+arrows, in order of time, are cut into runs where a message is posted, and where starts and ends alternate:
 
     F F F | F F F | b b b   F F F | b b b   b b b          | a message is posted
     run 0   run 1   to 0    run 2   to 1    to 2
 
-If the arrows lead from each run of starts to exactly one run of ends, and from different runs to different runs, the
-runs are the passes. That is so for PyTorch's 1F1B. Otherwise the passes are unknown, and reading fails.
+The runs are the passes if the arrows of each run of starts end in one run of ends, and each run of ends belongs to one
+run of starts. PyTorch's 1F1B fulfils this condition. Otherwise the passes are unknown, and reading fails.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _LONGEST_NAME = 60
 
 @dataclass(slots=True)
 class _Run:
-    """Starts of arrows, or their ends, with no message posted in between.
+    """Starts of arrows, or ends of arrows, without a posted message between them.
 
     Attributes:
         phase: Forward for starts, backward for ends.
-        first_ns: Time of the first arrow.
-        last_ns: Time of the last arrow.
-        until_ns: When the next run begins, or the next message is posted.
+        first_ns: Time of the first start or end.
+        last_ns: Time of the last start or end.
+        until_ns: Time of the next run, or of the next posted message.
         arrows: Ids of the arrows.
     """
 
@@ -54,8 +54,8 @@ def unnamed_passes(trace: RankTrace, window: Interval) -> list[NamedRange]:
     numbers = {frozenset(run.arrows): number for number, run in enumerate(forwards)}
     if not runs or len(forwards) != len(backwards) or {frozenset(run.arrows) for run in backwards} != numbers.keys():
         raise ProfileError(
-            f"{trace.file}: got no range of a pass, and {len(forwards)} runs of forward ops with {len(backwards)} of "
-            "their backwards, expected as many that belong together; the trace has "
+            f"{trace.file}: got no range of a pass, and {len(forwards)} runs of forward ops with {len(backwards)} runs "
+            "of backwards, expected one run of backwards for each of forward ops; the trace has "
             f"{named_ranges(trace)}; try 'with pipesched.annotate(stage):' around the step, or `patterns`"
         )
     passes = []
@@ -66,7 +66,7 @@ def unnamed_passes(trace: RankTrace, window: Interval) -> list[NamedRange]:
 
 
 def named_ranges(trace: RankTrace) -> str:
-    """Return the contents of a trace for a message: its passes, and the most frequent other names."""
+    """Return the contents of a trace as text for a message: its passes, and the most frequent other names."""
     names = [f"{name[:_LONGEST_NAME]!a} {count} times" for name, count in trace.other_names.most_common(_SHOWN_NAMES)]
     more = len(trace.other_names) - len(names)
     text = ", ".join(names) + (f" and {more} more" if more > 0 else "")
@@ -75,7 +75,7 @@ def named_ranges(trace: RankTrace) -> str:
 
 def _runs(trace: RankTrace, window: Interval) -> list[_Run]:
     """Return the runs in order of time."""
-    instants: list[tuple[int, Phase | None, int]] = []  # of an arrow, or of a post
+    instants: list[tuple[int, Phase | None, int]] = []  # (time, phase of an arrow or None for a post, arrow)
     for arrow, start_ns in trace.flow_starts_ns.items():
         if arrow in trace.flow_ends_ns and window.start_ns <= start_ns < window.end_ns:
             instants.append((start_ns, Phase.FORWARD, arrow))
@@ -97,7 +97,7 @@ def _runs(trace: RankTrace, window: Interval) -> list[_Run]:
 
 
 def _time(trace: RankTrace, run: _Run) -> Interval:
-    """Return the time from the first to the last op of a run; functions of autograd begin before the arrows' ends."""
+    """Return the time from the first to the last op of a run; a function of autograd begins before its arrow ends."""
     if run.phase is Phase.FORWARD:
         ops = list(trace.forward_ops.within(Interval(run.first_ns, run.last_ns + 1)))
     else:

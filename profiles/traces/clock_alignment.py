@@ -1,12 +1,13 @@
-"""Clocks of ranks, aligned by messages in both directions: each message arrives after it was sent.
+"""Align the clocks of ranks by messages in both directions: each message arrives after it was sent.
 
     rank 0   sent ─┐      ┌─> arrived        w(0 -> 1) = least (arrived on 1 - sent on 0) of all messages 0 -> 1
                    │      │                  w(1 -> 0) = the same of all messages 1 -> 0
     rank 1         └─> arrived  sent         -w(1 -> 0) <= offset of 1 - offset of 0 <= w(0 -> 1)
 
-With d(i -> j), the shortest path from i to j by these w, rank j is within [-d(j -> 0), d(0 -> j)] of rank 0. With the
-middles of these intervals every message arrives after it was sent: they are the average of two solutions, the upper
-and the lower ends. The uncertainty is half the width: half the round-trip latency of the quickest messages.
+Let d(i -> j) be the length of the shortest path from i to j with lengths w. The offset of rank j to rank 0 is within
+[-d(j -> 0), d(0 -> j)]. The result is the middle of each interval: with these offsets every message arrives after it
+was sent, because they are the average of two solutions, the upper and the lower ends. The uncertainty is half the
+width of the interval: half the round-trip latency of the fastest messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Edges = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """The times of one message, each end by the clock of its own rank.
+    """The times of one message, each by the clock of the rank at this end.
 
     Attributes:
         sender: Rank of the sender.
@@ -42,10 +43,10 @@ class ClockAlignment:
     """The offsets of the ranks' clocks to the clock of rank 0.
 
     Attributes:
-        offsets_ns: Per rank, subtracted from its times [ns].
-        uncertainties_ns: Per rank, the largest error of the offset on either side [ns].
-        contradiction_ns: Time added to every message so that none arrives before it was sent [ns]; 0 if clocks run at
-            one speed.
+        offsets_ns: Offset of each rank, to subtract from its times [ns].
+        uncertainties_ns: Largest error of each offset, in either direction [ns].
+        contradiction_ns: Time added to every message so that no message arrives before it was sent [ns]; 0 if all
+            clocks run at one speed.
     """
 
     offsets_ns: tuple[int, ...]
@@ -57,7 +58,7 @@ def align_clocks(num_ranks: int, messages: Iterable[MessageTimes]) -> ClockAlign
     """Return the offset of every rank's clock to the clock of rank 0.
 
     Raises:
-        ProfileError: A rank has no messages to or from the others, even through third ranks.
+        ProfileError: A rank has no messages to or from rank 0, not even through other ranks.
     """
     least: dict[tuple[int, int], float] = {}
     for message in messages:
@@ -65,13 +66,14 @@ def align_clocks(num_ranks: int, messages: Iterable[MessageTimes]) -> ClockAlign
         least[edge] = min(least.get(edge, math.inf), message.arrived_ns - message.sent_ns)
     contradiction_ns = math.ceil(max(0, -_least_mean_of_circles(num_ranks, least)))
     least = {edge: width + contradiction_ns for edge, width in least.items()}
+    # the lower ends are the shortest paths to rank 0: from rank 0 along reversed edges
     upper = _distances(num_ranks, least)
     lower = [-distance for distance in _distances(num_ranks, {(j, i): width for (i, j), width in least.items()})]
     for rank in range(num_ranks):
         if not math.isfinite(upper[rank] - lower[rank]):
             way = f"to rank {rank}" if math.isinf(upper[rank]) else f"from rank {rank}"
             raise ProfileError(
-                f"clocks: got no messages {way}, expected them both ways, to align the clocks of all ranks by; try "
+                f"clocks: got no messages {way}, expected messages in both directions, to align its clock; try "
                 "traces of a whole step with its backward passes, or `has_one_clock=True` if all ranks have one"
             )
     pairs = list(zip(lower, upper, strict=True))
@@ -92,7 +94,7 @@ def _distances(num_ranks: int, edges: _Edges) -> list[float]:
 
 
 def _least_mean_of_circles(num_ranks: int, edges: _Edges) -> float:
-    """Return the least mean width of the edges of a circle (Karp, 1978); infinite without a circle."""
+    """Return the least mean width of the edges of a cycle (Karp, 1978); infinite without a cycle."""
     ways: list[list[float]] = [[0] * num_ranks]  # ways[k][j]: the shortest walk of k edges that ends in j
     for _ in range(num_ranks):
         last, longer = ways[-1], [math.inf] * num_ranks

@@ -1,7 +1,7 @@
-"""The ranks of one pipeline among all ranks: tensor-parallel and data-parallel ranks repeat passes of others.
+"""Find the ranks of one pipeline among all ranks: tensor-parallel and data-parallel ranks repeat passes of others.
 
-The process groups in a trace of torch.profiler define the ranks of a pipeline. Without them, ranks with the same passes
-are copies: by their names, or, if names do not contain stages, by their times.
+The process groups in a trace of torch.profiler define the ranks of a pipeline. Without process groups, ranks with the
+same passes are copies. Passes are the same by their names, or by their times if the names contain no stages.
 
 {"rank": 2, "pg_config": [{"pg_name": "3", "pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": [0, 2, 4, 6]}]}
 """
@@ -23,7 +23,7 @@ _RANKS = re.compile(r"\[?\s*\d{1,9}(\s*,\s*\d{1,9})*\s*\]?$")
 
 
 def process_groups(info: object) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each process group by its description; groups without either are left out."""
+    """Return the ranks of each process group by its description; groups without ranks or description are left out."""
     groups = info.get("pg_config") if isinstance(info, dict) else None
     if not isinstance(groups, list):
         return {}
@@ -32,7 +32,7 @@ def process_groups(info: object) -> dict[str, tuple[int, ...]]:
 
 
 def pipeline_group(groups: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Return the name of the group of a pipeline's ranks, or None if no group is called one."""
+    """Return the name of the group of a pipeline's ranks, or None without such a group."""
     names = [name for name in groups if _PIPELINE.search(name) is not None and _OTHER.search(name) is None]
     return names[0] if names else None
 
@@ -45,15 +45,15 @@ def _ranks(value: object) -> tuple[int, ...]:
 
 
 _SAME_TIME = 0.9
-"""Least share of two passes' time in which both run, if they are the same pass on two ranks."""
+"""Least overlap of the same pass on two ranks, as a share of the time from the first start to the last end."""
 
 
 def pipeline_ranks(traces: Sequence[RankTrace], noun: str) -> tuple[list[RankTrace], str | None]:
-    """Return the ranks of one pipeline, and a sentence about the others, or None without others.
+    """Return the ranks of one pipeline, and a sentence about the other ranks, or None without other ranks.
 
     Args:
         traces: The ranks, in order.
-        noun: Plural of the traces' origin, such as ``files``.
+        noun: Word for the traces in messages, such as ``files``.
 
     Raises:
         ProfileError: The process group of the pipeline has a rank without a trace.

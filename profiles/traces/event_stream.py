@@ -1,14 +1,14 @@
-"""The events of a Chrome trace, one after the other: a file of any length, plain or gzip, in little memory.
+"""Read the events of a Chrome trace one at a time: a file of any length, plain or gzip, in little memory.
 
 A trace is an object with a long list ``traceEvents``, or only such a list. The standard decoder reads an event at a
 time from a window of the text: 70 MB/s. ijson reads 48 MB/s and would need a second pass for the fields after the
 events.
 
-    {"ph": "X", "ts": 0, "dur": 9}                        one event: complete
+    {"ph": "X", "ts": 0, "dur": 9}                        a complete slice
     {"ph": "B", "ts": 0}  {"ph": "E", "ts": 9}            a stack for each thread; an end needs no name
-    {"ph": "b", "ts": 0, "id": 3}  {"ph": "e", "ts": 9}   a stack for each category and id, which may overlap others
+    {"ph": "b", "ts": 0, "id": 3}  {"ph": "e", "ts": 9}   a stack for each category and id; stacks may overlap
 
-Pairs are put in order of time before they are matched, as Perfetto does: a file may have its events in any order.
+A file may have its events in any order. Begins and ends are sorted by time before they are matched, as in Perfetto.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from pipesched.schedules.formats import open_to_read
 
 _WINDOW = 1 << 20
 _LONGEST_VALUE = 1 << 24
-"""Longest event or field in characters; longer ones are not from a trace."""
+"""Longest event or field of a trace [characters]."""
 
 _GZIP = b"\x1f\x8b"
 _LONGEST_US = 4e15
 """Largest time: microseconds since 1970 are 1.8e15, and two of them fit into 64 bits of nanoseconds."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_EVERY = 4096  # events between two looks at the progress
+_EVERY = 4096
+"""Number of events between two reports of the progress."""
 
 TraceFields = dict[str, Any]
 TraceEvent = dict[str, Any]
@@ -53,8 +54,8 @@ def read_events(
     """Yield the events of a trace; at the end all other fields are in `fields`.
 
     Args:
-        path: Path of the file, plain or gzip, whatever its name.
-        fields: Gets every other field of the object.
+        path: Path of the file, plain or gzip; its suffix does not matter.
+        fields: Receives every other field of the object.
         progress: Called with the fraction of the file that has been read.
 
     Raises:
@@ -94,7 +95,7 @@ def event_ns(file: str, event: TraceEvent, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_LONGEST_US < value < _LONGEST_US:
         raise event_fault(file, event, key, "microseconds")
     whole_us = math.floor(value)
-    return whole_us * 1000 + round((value - whole_us) * 1000)  # 1.8e15 us times 1000 are more digits than floats have
+    return whole_us * 1000 + round((value - whole_us) * 1000)  # as a float, 1.8e15 us times 1000 would lose digits
 
 
 def event_fault(file: str, event: TraceEvent, key: str, expected: str) -> ProfileError:
@@ -139,7 +140,7 @@ class _TraceText:
             separator = self._take(",}")
         if not has_events and {"format", "spans"} <= fields.keys():
             raise ProfileError(
-                f"{self._file}: got a Timeline, expected a trace of a profiler; what is measured needs no import"
+                f"{self._file}: got a Timeline, expected a trace of a profiler; use the Timeline without an import"
             )
         if not has_events:
             raise ProfileError(
@@ -176,17 +177,17 @@ class _TraceText:
                 if len(self._window) - self._at > _LONGEST_VALUE or not self._more():
                     self._fail(got, f"JSON ({error.msg})", place)
                 continue
-            except ProfileError:  # of a constant, such as NaN
+            except ProfileError:  # an invalid constant, such as NaN
                 raise
-            except ValueError:  # Python converts no more digits
+            except ValueError:  # Python limits the digits of an integer
                 self._fail(f"an integer of more than {sys.get_int_max_str_digits()} digits", "a trace")
             if end == len(self._window) and isinstance(value, int | float) and self._more():
-                continue  # there may be more digits
+                continue  # the number may have more digits
             self._at = end
             return value
 
     def _take(self, expected: str) -> str:
-        """Return the next character, which must be one of `expected`, and advance past it."""
+        """Advance past the next character, which must be one of `expected`, and return it."""
         got = self._next()
         if got not in expected:
             self._fail(got, " or ".join(map(repr, expected)))
@@ -214,7 +215,7 @@ class _TraceText:
                 return True
 
     def _more(self) -> bool:
-        """Drop the text that was read, and read more; return whether there was more."""
+        """Drop the text before the position, and read more; return whether the file had more."""
         text = self._text.read(_WINDOW)
         self._before += self._at
         self._window, self._at = self._window[self._at :] + text, 0
@@ -240,9 +241,9 @@ _MOST_DIGITS = 18
 
 
 def whole_slices(events: Iterable[TraceEvent], file: str) -> Iterator[TraceEvent]:
-    """Yield the events, and each pair of a begin and an end as one complete event, at the end of the file.
+    """Yield the other events, and then each pair of a begin and an end as one complete event.
 
-    A begin without an end, or an end without a begin, is a slice that the trace does not have whole: it is dropped.
+    A begin without an end, and an end without a begin, is dropped.
 
     Raises:
         ProfileError: The time of a begin or an end is no number.
@@ -260,14 +261,14 @@ def whole_slices(events: Iterable[TraceEvent], file: str) -> Iterator[TraceEvent
 
 
 def lane_id(value: object) -> str | int | None:
-    """Return a pid or a tid as a key: a number and the text of its digits are one."""
+    """Return a pid or a tid as a key: a number and the text of its digits give the same key."""
     if isinstance(value, str):
         return int(value) if value.isascii() and value.isdecimal() and len(value) < _MOST_DIGITS else value
     return value if isinstance(value, int) else None
 
 
 def _stack(event: TraceEvent, kind: str) -> Hashable:
-    """Return the stack of an event: an end belongs to a begin on the same one."""
+    """Return the stack of an event: an end belongs to a begin on the same stack."""
     if kind == "B":
         return kind, lane_id(event.get("pid")), lane_id(event.get("tid"))
     fields = (event.get(key) for key in ("pid", "cat", "scope", "id", "id2"))
@@ -275,7 +276,7 @@ def _stack(event: TraceEvent, kind: str) -> Hashable:
 
 
 def _paired(halves: list[tuple[int, TraceEvent]]) -> Iterator[TraceEvent]:
-    """Yield the slices of one stack; an end with a name belongs to the last begin of this name."""
+    """Yield the slices of one stack; an end belongs to the last open begin, of its name if it has one."""
     halves.sort(key=lambda half: half[0])
     begun: list[tuple[int, TraceEvent]] = []
     for at_ns, event in halves:

@@ -1,8 +1,8 @@
-"""Make a Timeline of one step of all ranks: op lists from their passes, one clock from their messages.
+"""Make a Timeline of one step of all ranks: op lists from the passes of the ranks, one clock from their messages.
 
-The lists are lowered like ours, so that a Timeline of PyTorch's runtime can be compared with a prediction. The k-th
-Send of a channel meets its k-th Recv. Unrecorded times of a message follow from the passes: it was sent at the end of
-the pass that makes it, and had arrived at the start of the pass that needs it.
+The lists are lowered as for a simulation, so that a Timeline of PyTorch's runtime can be compared with a prediction.
+The k-th Send of a channel meets its k-th Recv. Unrecorded times of a message follow from the passes: the message was
+sent at the end of the pass that makes it, and had arrived at the start of the pass that needs it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pipesched.schedules.ops import Message, Op, Recv, Send, computes, gives, ne
 from pipesched.schedules.semantics import ListedOp, listed, transfers
 
 _MOST_APART_NS = 3600 * 10**9
-"""Largest difference of clocks of one run; time zones are not in traces [ns]."""
+"""Largest difference of the clocks of one run [ns]; traces do not contain time zones."""
 
 _MOST_APART_ON_HOST_NS = 10**9
-"""The same bound for ranks on one host, which have one clock [ns]."""
+"""Largest difference of the clocks of ranks on one host, which share a clock [ns]."""
 
 _MOST_CONTRADICTION = 0.01
-"""Largest contradiction between messages, due to drifting clocks, as a share of the makespan."""
+"""Largest accepted contradiction between messages, due to drifting clocks, as a share of the makespan."""
 
 _LEAST_CONTRADICTION_NS = 200_000
 _MOST_EARLY_NS = 20_000
-"""Time by which a message may arrive before it was sent on one clock: a profiler reads it around the calls [ns]."""
+"""Time by which a message may arrive before it was sent, on one clock [ns]: a profiler reads the clock around calls."""
 
 _MOST_MISSING = 10
-"""Largest number of passes to search for missing ones, as a multiple of the passes in the traces."""
+"""Largest number of passes in a step, as a multiple of the passes in the traces."""
 
 _SHOWN_NAMES = 4
 _DIGITS = re.compile(r"\d+")
@@ -54,7 +54,8 @@ class ImportedTimeline:
         schedule: The schedule in the traces, without communication.
         timeline: Measured, on the clock of rank 0.
         clocks: The alignment of the ranks' clocks.
-        is_counted: Whether stages and micro-batches were counted, with one stage per rank, as names contain neither.
+        is_counted: Whether stages and micro-batches were counted, with one stage per rank, because the names contain
+            neither.
         notes: Sentences on the choice of ranks, names and step.
     """
 
@@ -79,13 +80,13 @@ def imported_timeline(
 
     Args:
         ranks: The passes of each rank.
-        step: The number of the step.
+        step: The number of the step, if steps are numbered.
         has_one_clock: Whether all ranks have one clock; else clocks are aligned by messages.
-        name: Name of the schedule (default: the name in the catalogue of a schedule with these passes).
+        name: Name of the schedule (default: the name of the schedule with these passes in the catalogue).
         rank_to_device: The device of every rank (default: a device for each rank).
 
     Raises:
-        ProfileError: Passes are missing or repeated, the clocks cannot be aligned, or they are not one.
+        ProfileError: Passes are missing or repeated, the clocks cannot be aligned, or messages contradict one clock.
     """
     schedule = _schedule(ranks, name, rank_to_device)
     lowered = lower(schedule)
@@ -109,9 +110,9 @@ def imported_timeline(
     limit_ns = max(_LEAST_CONTRADICTION_NS, _MOST_CONTRADICTION * timeline.makespan_s * 1e9)
     if clocks.contradiction_ns > limit_ns:
         raise ProfileError(
-            f"clocks: got messages that contradict each other by {clocks.contradiction_ns / 1e6:.3g} ms, whatever the "
-            "clocks show, expected traces of one step of one run; try other files, or those of one pipeline if some "
-            "are of data-parallel copies"
+            f"clocks: got messages that contradict each other by {clocks.contradiction_ns / 1e6:.3g} ms, for any "
+            "offsets of the clocks, expected traces of one step of one run; try other files, or the files of one "
+            "pipeline without data-parallel copies"
         )
     is_counted = any(trace.is_counted for trace in ranks)
     return ImportedTimeline(tuple(trace.file for trace in ranks), step, schedule, timeline, clocks, is_counted)
@@ -133,14 +134,14 @@ def _sent_ns(sender: RankPasses, message: Message, makers: Mapping[Message, Time
 
 
 def _arrived_ns(receiver: RankPasses, message: Message, users: Mapping[Message, TimedPass]) -> int:
-    """Return a time when the message had arrived: the end of its receive, or the start of the pass that needs it."""
+    """Return a time after the arrival of a message: the end of its receive, or the start of the pass that needs it."""
     needed_ns = users[message].time.start_ns
     seen = receiver.recvs.get(message)
     return needed_ns if seen is None else min(seen.end_ns, needed_ns)
 
 
 def _schedule(ranks: Sequence[RankPasses], name: str | None, rank_to_device: tuple[int, ...] | None) -> Schedule:
-    """Return the op lists, with their name in the catalogue if they are in it."""
+    """Return the op lists as a schedule, with its name in the catalogue if it has one."""
     parts = [part for trace in ranks for timed in trace.passes for part in computes(timed.op)]
     num_stages = 1 + max((part.stage for part in parts), default=-1)
     num_microbatches = 1 + max((part.microbatch for part in parts), default=-1)
@@ -190,23 +191,23 @@ def _incomplete(ranks: Sequence[RankPasses], got: str) -> ProfileError:
 
 
 def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
-    """Refuse clocks so far apart that the traces are of different runs, even if each is complete."""
+    """Refuse clocks so far apart that the traces come from different runs."""
     first = ranks[0]
     for trace, offset_ns, uncertainty_ns in zip(ranks, clocks.offsets_ns, clocks.uncertainties_ns, strict=True):
         is_one_host = trace.host is not None and trace.host == first.host
         if abs(offset_ns) - uncertainty_ns > (_MOST_APART_ON_HOST_NS if is_one_host else _MOST_APART_NS):
-            where = f"that of {first.file}, on the same host" if is_one_host else f"that of {first.file}"
+            where = f"the clock of {first.file}{', on the same host' if is_one_host else ''}"
             raise ProfileError(
-                f"{trace.file}: got a clock {offset_ns / 1e9:+.0f} s off {where}, as its messages say, expected "
+                f"{trace.file}: got a clock {offset_ns / 1e9:+.0f} s off {where}, by their messages, expected "
                 "traces of one step of one run; try other files"
             )
 
 
 def _require_in_order(ranks: Sequence[RankPasses], messages: Sequence[MessageTimes]) -> None:
-    """Refuse clocks that are not one: a message arrives before it was sent.
+    """Refuse ranks with several clocks: on one clock a message arrives after it was sent.
 
-    A deviation up to half the round-trip time of the quickest messages, which clock offsets do not affect, may be due
-    to the profiler, and is accepted.
+    A deviation up to half the round-trip time of the fastest messages may be due to the profiler, and is accepted. The
+    round-trip time is independent of clock offsets.
     """
     least_ns: dict[tuple[int, int], int] = {}
     for message in messages:
@@ -231,7 +232,7 @@ def _timeline(
     clocks: ClockAlignment,
 ) -> Timeline:
     """Return the Timeline of the lowered lists, its first work at 0."""
-    zero_ns = ranks[0].base_ns + ranks[0].passes[0].time.start_ns  # seconds since 1970 have no digits left for passes
+    zero_ns = ranks[0].base_ns + ranks[0].passes[0].time.start_ns  # a float of seconds since 1970 loses nanoseconds
 
     def second(rank: int, at_ns: int) -> float:
         return (at_ns - clocks.offsets_ns[rank] - zero_ns) / 1e9
@@ -254,9 +255,9 @@ def _timeline(
 def _reached(
     rank: int, row: Sequence[Op], passes: RankPasses, second: Callable[[int, int], float], now_s: float
 ) -> list[Span]:
-    """Return the spans of a list in its order; the ends of Sends and Recvs are set later.
+    """Return the spans of a list in its order; the times of Sends and Recvs are completed later.
 
-    A post recorded at another place than in the list is moved as near to its place as possible.
+    A post that was recorded at another place than in the list is moved as near to its place in the list as possible.
     """
     works = deque(passes.passes)
     spans = []

@@ -1,7 +1,7 @@
-"""Read the ranks of a Chrome trace, of torch.profiler (Kineto) or another writer, keeping little of each event.
+"""Read the ranks of a Chrome trace of torch.profiler (Kineto) or another writer; little of each event is kept.
 
-A merged trace has a pid or a tid for each rank. Ranks are distinguished by the rank in an event's arguments, by the
-names of processes and threads ("rank 3", or PiPPy's pid "3(host/4711)"), by pids, and last by tids:
+A merged trace has a pid or a tid for each rank. Ranks are distinguished by the rank in an event's arguments, else by
+the names of processes and threads ("rank 3", or PiPPy's pid "3(host/4711)"), else by pids, else by tids:
 
     pid 0, tid 0   F B           pid 0, tid 0   F F F         one rank: the forwards of stage 0 and their backwards
     pid 0, tid 1   F B           pid 0, tid 1   B B B
@@ -81,9 +81,9 @@ def ranks_of(lanes: TraceLanes, family: Callable[[str], str | None], own_rank: i
     """Return the traces of the ranks of a file; numbered ranks are in order.
 
     Args:
-        lanes: TraceLanes of the file.
-        family: Returns the runtime whose ranges have these names.
-        own_rank: Rank that torch.profiler has written for the whole file.
+        lanes: Lanes of the file.
+        family: Function from the name of a range to its runtime, or None.
+        own_rank: Rank of the whole file, as torch.profiler writes it, or None.
 
     Raises:
         ProfileError: Kernels of several ranks cannot be distinguished.
@@ -112,7 +112,7 @@ def ranks_of(lanes: TraceLanes, family: Callable[[str], str | None], own_rank: i
 
 
 def _members(lanes: TraceLanes, own_rank: int | None) -> dict[Hashable, list[TraceLane]]:
-    """Return the lanes with passes of each rank, in order; without any, the lanes with forward ops."""
+    """Return the lanes with passes, by rank and in order; if no lane has passes, the lanes with forward ops."""
     traces = lanes.traces
     with_passes = [lane for lane, trace in traces.items() if any(named.passes for named in trace.ranges)]
     with_passes = with_passes or [lane for lane, trace in traces.items() if trace.flow_starts_ns]
@@ -133,7 +133,7 @@ def _members(lanes: TraceLanes, own_rank: int | None) -> dict[Hashable, list[Tra
 
 
 def _threads(own: Sequence[TraceLane], traces: Mapping[TraceLane, RankTrace]) -> list[list[TraceLane]]:
-    """Return the lanes of each rank of a process: a thread, or the forward and the backward thread of its stages."""
+    """Return the lanes of each rank of a process: one thread, or a forward and a backward thread of the same stages."""
     groups: list[list[TraceLane]] = []
     for lane in own:
         group = next((group for group in groups if _belong_together(traces[group[0]], traces[lane])), None)
@@ -152,7 +152,7 @@ def _belong_together(first: RankTrace, second: RankTrace) -> bool:
 
 
 def _overlap(ranges: Sequence[Sequence[NamedRange]]) -> bool:
-    """Return whether passes of two threads ran at once, so that they are not of one rank."""
+    """Return whether passes of two threads ran at once, so that the threads belong to different ranks."""
     times = sorted((named.time, thread) for thread, own in enumerate(ranges) for named in own)
     ends_ns: dict[int, int] = {}
     for time, thread in times:
@@ -163,7 +163,7 @@ def _overlap(ranges: Sequence[Sequence[NamedRange]]) -> bool:
 
 
 def _share(lanes: TraceLanes, members: Sequence[Sequence[TraceLane]], ranks: Sequence[RankTrace]) -> None:
-    """Give the lanes without passes to their ranks, by rank or process; kernels by their ids.
+    """Add the lanes without passes to their ranks, by rank, thread or process; other kernels go by their ids.
 
     Raises:
         ProfileError: Several ranks launched kernels with the same ids, and their lanes have no rank or process.
@@ -213,7 +213,7 @@ def _label(lanes: TraceLanes, own: Sequence[TraceLane], members: Iterable[Sequen
 
 
 def _order(lane: TraceLane) -> tuple[tuple[bool, int, str], ...]:
-    """Return a key that puts numbers in their order before texts."""
+    """Return a sort key of a lane: numbers in their order, then texts."""
     return tuple(
         (isinstance(part, str), part if isinstance(part, int) else -1, part if isinstance(part, str) else "")
         for part in lane
@@ -262,7 +262,7 @@ def read_kineto(
                 texts = (event_arguments(event).get(key) for key in ("name", "labels"))
                 lanes.label(lane_id(event.get("pid")), tid, " ".join(text for text in texts if isinstance(text, str)))
     if not any(trace.num_slices for trace in lanes.traces.values()):
-        raise ProfileError(f"{path}: got a trace without slices, expected what a rank did in a step; try another file")
+        raise ProfileError(f"{path}: got a trace without slices, expected the passes of a step; try another file")
     base_ns, info, host = (fields.get(key) for key in ("baseTimeNanoseconds", "distributedInfo", "host_name"))
     own_rank = info.get("rank") if isinstance(info, dict) else None
     ranks = ranks_of(lanes, patterns.family, own_rank if isinstance(own_rank, int) else None)

@@ -1,14 +1,14 @@
 """The passes of one rank in one step, and the times of its messages.
 
-A range on the host is cut to its computation. Without a GPU, the wait for its input comes first, and the post of its
-output last:
+A range on the host is cut to its computation. Without a GPU, the range begins with the wait for its input, and ends
+with the post of its output:
 
     PP:1F0    ├ wait for gloo:recv ┤ compute ├ c10d::send ┤
                                    └─ pass ──┘
 
-With a GPU the pass lasts from the first to the last kernel launched in the range. Ranges may be nested. Of two ranges
-of the same pass the inner one counts, such as a range of `annotate` inside PyTorch's own. Of two other ranges the outer
-one counts, such as a backward pass that recomputes a forward pass.
+With a GPU the pass lasts from the first to the last kernel launched in the range. Ranges may be nested. If both ranges
+are of the same pass, the inner range counts, such as a range of `annotate` inside a range of PyTorch. Otherwise the
+outer range counts, such as a backward pass that recomputes a forward pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SINCE_EVER = -(2**62)
 """An instant [ns] before all others."""
 
 _ROUNDED_NS = 1000
-"""Time by which a range may end after the next has begun, due to rounding of microseconds since 1970 [ns]."""
+"""Longest overlap of two ranges in sequence, due to rounding of microseconds since 1970 [ns]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TimedPass:
     Attributes:
         op: A computation, a Reduce, a Step or an Average.
         name: Name of the range.
-        posted_ns: When the rank reached it; `SINCE_EVER` if it may have waited for it from the start.
+        posted_ns: Time at which the rank reached the op; `SINCE_EVER` if the rank may have waited from the start.
         time: Start and end of the work.
     """
 
@@ -54,9 +54,9 @@ class PostTimes(NamedTuple):
     """A Send or a Recv, in nanoseconds of its rank's clock.
 
     Attributes:
-        start_ns: When the rank began to post it.
-        posted_ns: When it was posted, and the rank continued.
-        end_ns: When the rank's wait for it ended.
+        start_ns: Time at which the rank began to post it.
+        posted_ns: Time at which it was posted, and the rank continued.
+        end_ns: End of the rank's wait for it.
     """
 
     start_ns: int
@@ -75,7 +75,7 @@ class RankPasses:
         recvs: Times of the recorded receives.
         host: The name of the machine, or None if unknown.
         base_ns: Zero of the times [ns since 1970].
-        is_counted: Whether stages and micro-batches were counted, as names contain neither.
+        is_counted: Whether stages and micro-batches were counted, because the names contain neither.
     """
 
     file: str
@@ -103,12 +103,13 @@ def rank_passes(
     Args:
         trace: Trace of the rank.
         ranges: Ranges of the step.
-        window: The step.
-        rank: The stage of ranges without a stage in their name, without `listed`.
-        listed: The op list of the rank, if known: its k-th forward is the k-th forward in the list, and so on.
+        window: Time of the step.
+        rank: Number of the rank: the stage of ranges without a stage in their name, if `listed` is None.
+        listed: The op list of the rank, if known: the k-th forward of the trace is the k-th forward in the list, and so
+            on for each phase.
 
     Raises:
-        ProfileError: Two ranges are the same pass, or they differ from the listed passes.
+        ProfileError: Two ranges are the same pass, or the ranges differ from the listed passes.
     """
     messages = sorted((r for r in ranges if isinstance(r.meaning, Send | Recv)), key=lambda named: named.time)
     works_only = without_nested(r for r in ranges if not isinstance(r.meaning, Send | Recv))
@@ -130,7 +131,7 @@ def rank_passes(
 
 
 def without_nested(ranges: Iterable[NamedRange]) -> list[NamedRange]:
-    """Return ranges without nested ones, in order of time; a range that ends as the next begins is trimmed."""
+    """Return the ranges in order of time, without nested ranges; an overlap due to rounding is trimmed."""
     kept: list[NamedRange] = []
     for named in sorted(ranges, key=lambda named: (named.time.start_ns, -named.time.end_ns)):
         start_ns, end_ns = kept[-1].time if kept else (SINCE_EVER, SINCE_EVER)
@@ -153,14 +154,14 @@ def _as_listed(file: str, ranges: Sequence[NamedRange], listed: Iterable[Op]) ->
     if not any(
         isinstance(named.meaning, PassName | Compute) and named.meaning.phase is Phase.RECOMPUTE for named in ranges
     ):
-        expected = [part for part in expected if part.phase is not Phase.RECOMPUTE]  # it is part of backward passes
+        expected = [part for part in expected if part.phase is not Phase.RECOMPUTE]  # inside the backward passes
     for named in ranges:
         known = named.meaning
         if not isinstance(known, PassName | Compute):
             expected = [part for part in expected if part not in computes(known)]
             yield named
             continue
-        # where names count nothing, passes come in the order of the list; else each phase by itself
+        # names with micro-batches come in the order of the list; without them, each phase is counted by itself
         is_counted = known.microbatch is None
         op = next((part for part in expected if not is_counted or part.phase is known.phase), None)
         if op is None or not _may_be(known, op):
@@ -174,7 +175,7 @@ def _as_listed(file: str, ranges: Sequence[NamedRange], listed: Iterable[Op]) ->
 
 
 def _may_be(known: PassName | Compute, op: Compute) -> bool:
-    """Return whether a name, as far as it is known, fits an op."""
+    """Return whether an op fits a name; numbers that the name lacks fit any op."""
     return known.phase is op.phase and known.stage in (None, op.stage) and known.microbatch in (None, op.microbatch)
 
 
@@ -200,7 +201,7 @@ def _told(file: str, ranges: Iterable[NamedRange], rank: int) -> list[_Work]:
 
 
 def _optimizer(trace: RankTrace, window: Interval, told: Sequence[_Work]) -> list[_Work]:
-    """Return the optimizer steps after the passes; a step of several stages is divided later, by `_shared`."""
+    """Return the optimizer steps after the passes; `_shared` divides a step of several stages later."""
     if not told:
         return []
     stages = _stages(told)
@@ -211,7 +212,7 @@ def _optimizer(trace: RankTrace, window: Interval, told: Sequence[_Work]) -> lis
 
 
 def _shared(passes: Sequence[TimedPass], told: Sequence[_Work]) -> tuple[TimedPass, ...]:
-    """Return the passes with a step for every stage: the time of one optimizer for all is divided evenly."""
+    """Return the passes with a Step for every stage: the time of one optimizer of all stages is divided evenly."""
     stages, num_steps = _stages(told), len(passes) - len(told)
     if num_steps in (0, len(stages)):
         return tuple(passes)
@@ -229,12 +230,12 @@ def _stages(told: Iterable[_Work]) -> list[int]:
 
 
 def _on_gpu(trace: RankTrace, works: Iterable[_Work]) -> list[TimedPass]:
-    """Return the work by the kernels that it launched."""
+    """Return each work at the time of the kernels that it launched."""
     passes: list[TimedPass] = []
     last_ns = None
     for op, name, host_time in works:
         time = trace.kernels.launched(host_time)
-        if time is None:  # it had nothing to do, as the input-gradient pass of the first stage
+        if time is None:  # the pass launched no kernel, such as I of the first stage
             at_ns = host_time.start_ns if last_ns is None else last_ns
             time = Interval(at_ns, at_ns)
         passes.append(TimedPass(op, name, SINCE_EVER if last_ns is None else last_ns, time))
@@ -243,7 +244,7 @@ def _on_gpu(trace: RankTrace, works: Iterable[_Work]) -> list[TimedPass]:
 
 
 def _on_link(trace: RankTrace, messages: Iterable[NamedRange], kind: type[Send | Recv]) -> dict[Message, PostTimes]:
-    """Return the messages with ranges of their own, at the times of the kernels launched in them."""
+    """Return the messages with ranges of their own, at the time of the kernels launched in the range."""
     return {
         named.meaning.message: PostTimes(time.start_ns, time.start_ns, time.end_ns)
         for named in messages
@@ -255,10 +256,10 @@ def _on_link(trace: RankTrace, messages: Iterable[NamedRange], kind: type[Send |
 def _on_host(
     works: Iterable[_Work], sends: Sequence[PostTimes], recvs: Sequence[PostTimes], calls: Sequence[Interval]
 ) -> list[TimedPass]:
-    """Return the work without the wait at its start and the posts at its end.
+    """Return each work without the wait at its start and the posts at its end.
 
-    A rank has reached a pass when it has posted everything before it. It then waits for the input of the pass, and in
-    PyTorch's 1F1B for its own sends.
+    A rank has reached a pass when it has posted all messages before the pass. The rank then waits for the input of the
+    pass, and in PyTorch's 1F1B for its own sends.
     """
     passes: list[TimedPass] = []
     for op, name, (reached_ns, end_ns) in works:
@@ -268,13 +269,13 @@ def _on_host(
         done = [call.end_ns for call in calls if before_ns <= call.start_ns and call.end_ns <= start_ns]
         waits = (*sends, *recvs)
         if not passes or not waits or any(before_ns < wait.end_ns <= reached_ns for wait in waits):
-            reached_ns = before_ns  # it waited before its range began, or that is unknown
+            reached_ns = before_ns  # the rank waited before the range began, or may have waited
         passes.append(TimedPass(op, name, max([before_ns, reached_ns, *done]), Interval(start_ns, end_ns)))
     return passes
 
 
 def _posts(posts: Iterable[Interval], waits: Iterable[Interval]) -> list[PostTimes]:
-    """Return, for each post, the time from its call to the end of its wait; gloo records the wait inside the call."""
+    """Return the times of each post: its call, and the end of its wait; gloo records the wait inside the call."""
     posted, waited = list(posts), list(waits)
     if len(posted) != len(waited):
         return [PostTimes(wait.start_ns, wait.start_ns, wait.end_ns) for wait in waited]
@@ -284,7 +285,7 @@ def _posts(posts: Iterable[Interval], waits: Iterable[Interval]) -> list[PostTim
 def _sent(
     posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass]
 ) -> dict[Message, PostTimes]:
-    """Return the message of each post: of the range around it, or of the last pass before it."""
+    """Return the times of each sent message: of the range around a post, or of the last pass before the post."""
     posts_of: defaultdict[Message, list[PostTimes]] = defaultdict(list)
     ends = [timed.time.end_ns for timed in passes]
     for post in posts:
@@ -302,7 +303,7 @@ def _sent(
 def _received(
     posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass]
 ) -> dict[Message, PostTimes]:
-    """Return the message of each post: of the range around it, or the input of the next pass."""
+    """Return the times of each received message: of the range around a post, or the input of the next pass."""
     posts_of: defaultdict[Message, list[PostTimes]] = defaultdict(list)
     starts = [timed.time.start_ns for timed in passes]
     for post in posts:
@@ -311,7 +312,7 @@ def _received(
         if around is not None:
             posts_of[around].append(post)
         elif place < len(passes):
-            # each pass as of a stage in the middle, which needs something of both neighbours
+            # with stage + 2 stages, every stage has a next one: a pass may need a message from either neighbour
             needed = [
                 message for part in computes(passes[place].op) for message in needs_from_others(part, part.stage + 2)
             ]
@@ -321,7 +322,7 @@ def _received(
 
 
 def _around(post: PostTimes, named: Sequence[NamedRange], kind: type[Send | Recv]) -> Message | None:
-    """Return the message of the range that `post` begins in."""
+    """Return the message of the range in which `post` begins, or None."""
     place = bisect_right(named, post.start_ns, key=lambda named_range: named_range.time.start_ns) - 1
     if place < 0 or post.start_ns >= named[place].time.end_ns:
         return None
@@ -330,7 +331,7 @@ def _around(post: PostTimes, named: Sequence[NamedRange], kind: type[Send | Recv
 
 
 def _joined(posts: Mapping[Message, Sequence[PostTimes]]) -> dict[Message, PostTimes]:
-    """Return the times of each message: it may be made of several tensors."""
+    """Return the times of each message, which may consist of several tensors."""
     columns = {message: tuple(zip(*parts, strict=True)) for message, parts in posts.items()}
     return {
         message: PostTimes(min(starts), max(posted), max(ends)) for message, (starts, posted, ends) in columns.items()

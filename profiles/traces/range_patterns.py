@@ -1,14 +1,14 @@
-"""The meaning of names of ranges: names of passes in known runtimes, or patterns of a user.
+"""The meaning of the names of ranges: names of passes in known runtimes, or patterns of a user.
 
     PP:2F0  PP:2SEND_F0  2F0                    the text of an op: torch.distributed.pipelining, and annotate
-    Forward 3  Backward 3                       its GPipe, which has one stage on each rank
-    schedules.py(205): forward_step             Megatron-LM, as torch.profiler writes a stack; viztracer turns it round
+    Forward 3  Backward 3                       PyTorch's GPipe, which has one stage on each rank
+    schedules.py(205): forward_step             Megatron-LM, in torch.profiler's stacks; viztracer has the name first
     pipe/engine.py(700): _exec_forward_pass     DeepSpeed
     F_0,1                                       PiPPy: stage, micro-batch
 
-A pattern is a regular expression, searched for in the name. It has a group ``phase`` and, if the name has them, groups
-``stage`` and ``microbatch``. Missing numbers are counted: the k-th forward pass of a step belongs to micro-batch k, and
-the stage of a rank with one stage is its position among the ranks.
+A pattern is a regular expression, searched for in the name. It has a group ``phase``, and groups ``stage`` and
+``microbatch`` if names contain these numbers. Missing numbers are counted: the k-th forward pass of a step belongs to
+micro-batch k, and the stage of a rank with one stage is the position of the rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KNOWN = {
         r"(?:^|[ .])_exec_(?P<phase>forward|backward)_pass(?: \(.*\))?$|^(?P<phase_n>Forward|Backward)Pass\b"
     ),
 }
-"""Names of passes by runtime; in a trace with names of several, the first counts. PyTorch names most as ops."""
+"""Names of passes by runtime; if a trace has names of several, the first counts. PyTorch names most passes as ops."""
 
 _GROUPS = {"phase", "stage", "microbatch"}
 _MAX_DIGITS = 9
@@ -56,12 +56,12 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PassName:
-    """A pass as named by its range.
+    """The pass in the name of a range.
 
     Attributes:
         phase: The phase.
-        stage: The stage, or None if it is not in the name.
-        microbatch: The micro-batch, or None if it is not in the name.
+        stage: The stage, or None if the name lacks it.
+        microbatch: The micro-batch, or None if the name lacks it.
     """
 
     phase: Phase
@@ -81,7 +81,7 @@ def microbatch_of(meaning: PassName | Op) -> int | None:
 
 
 def renumbered(meaning: PassName | Op, first: int) -> PassName | Op:
-    """Return a pass or a message of a step whose first micro-batch is `first`, with numbers from 0."""
+    """Return a pass or a message with its micro-batch numbered from 0, in a step whose first micro-batch is `first`."""
     match meaning:
         case PassName(microbatch=int(microbatch)) | Compute(microbatch=microbatch):
             return replace(meaning, microbatch=microbatch - first)
@@ -105,11 +105,11 @@ class RangePatterns:
         self.meaning = lru_cache(maxsize=1 << 16)(self._meaning)
 
     def family(self, name: str) -> str | None:
-        """Return the runtime of a pass name; None for a name without a meaning, or with a user's patterns."""
+        """Return the runtime of the name of a pass; None for other names, and with a user's patterns."""
         return None if self._patterns else self._known(name)[0]
 
     def _meaning(self, name: str) -> PassName | Op | None:
-        """Return the pass or the op of a range of this name, or None for a name without a meaning.
+        """Return the pass or the op in the name of a range, or None for other names.
 
         Raises:
             ProfileError: A group ``phase`` has an unknown value.

@@ -1,4 +1,4 @@
-"""The trace of one rank, reduced to the needed parts of a large file, in whole nanoseconds of its own clock."""
+"""The trace of one rank, reduced to the needed parts of a large file, in whole nanoseconds of the rank's clock."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class NamedRange:
     """A range on the host with a known meaning.
 
     Attributes:
-        name: The name.
-        meaning: A pass with the numbers in its name, or an op.
-        time: Start and end.
+        name: Name of the range.
+        meaning: The pass in the name, or an op.
+        time: Start and end of the range.
     """
 
     name: str
@@ -43,7 +43,7 @@ class NamedRange:
 
     @property
     def passes(self) -> Sequence[PassName | Compute]:
-        """The pass in the range, or the two passes of an Overlap; empty for a message and other work."""
+        """The pass of the range, or the two passes of an Overlap; empty for other ops."""
         return [self.meaning] if isinstance(self.meaning, PassName) else computes(self.meaning)
 
 
@@ -64,7 +64,7 @@ class IntervalColumns:
         self.ends_ns.append(time.end_ns)
 
     def extend(self, other: IntervalColumns) -> None:
-        """Add all intervals of another."""
+        """Add all intervals of another `IntervalColumns`."""
         self.starts_ns.extend(other.starts_ns)
         self.ends_ns.extend(other.ends_ns)
 
@@ -98,11 +98,11 @@ class KernelTimes:
         self.times.extend(other.times)
 
     def launched(self, time: Interval, *, messages: bool = False) -> Interval | None:
-        """Return the time from the first start to the last end of the kernels launched in `time`, or None without any.
+        """Return the time from first start to last end of the kernels launched in `time`, or None without a kernel.
 
         Args:
             time: Time of a range on the host.
-            messages: Whether to use only the kernels of messages between ranks, or only all others.
+            messages: Whether only the kernels of messages between ranks count, or only all other kernels.
         """
         launches, starts, ends, are_messages = self._by_launch
         first, last = launches.searchsorted([time.start_ns, time.end_ns])
@@ -135,29 +135,29 @@ _INTERVALS = (
 
 @dataclass
 class RankTrace:
-    """The trace of one rank: the names and times with a known meaning.
+    """The trace of one rank: names and times with a known meaning.
 
     Attributes:
-        file: Origin of the trace.
+        file: File of the trace, with the rank in a merged file.
         rank: Rank in the whole job, or None if unknown.
-        host: The name of its machine, or None if unknown.
-        base_ns: Zero of its times [ns since 1970].
+        host: Name of the rank's machine, or None if unknown.
+        base_ns: Zero of all times [ns since 1970].
         groups: The process groups of the rank by name, each with its ranks.
         family: The runtime that named the ranges, or None with a user's patterns.
-        num_slices: Slices of any name.
+        num_slices: Number of all slices.
         ranges: The ranges whose names have a known meaning.
         other_names: Counts of other names.
-        steps: The steps of the profiler by their number.
+        steps: The steps of the profiler, by number.
         send_posts: Calls that posted a send, over gloo.
         send_waits: Times from the post of a send to the end of its wait, over gloo.
         recv_posts: Calls that posted a receive, over gloo.
         recv_waits: Times from the post of a receive to the end of its wait, over gloo.
         kernels: Kernels of a GPU; empty without one.
         optimizer_steps: Steps of any optimizer of torch.optim.
-        forward_ops: Ops of a forward pass that may have a backward.
+        forward_ops: Ops of forward passes that may have a backward.
         backward_ops: Functions that autograd's engine evaluated.
-        flow_starts_ns: When a forward op began, by the id of the arrow to its backward.
-        flow_ends_ns: When its backward began.
+        flow_starts_ns: Start of each arrow from a forward op to its backward, by the id of the arrow.
+        flow_ends_ns: End of each arrow, in the backward, by the id of the arrow.
     """
 
     file: str
@@ -194,5 +194,5 @@ class RankTrace:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether the rank has kernels, which then count instead of ranges on the host."""
+        """Whether the rank has kernels; their times then count in place of the ranges on the host."""
         return len(self.kernels.times) > 0

@@ -1,13 +1,13 @@
-"""Steps in traces: marked ones, else each ends where its optimizer runs, a pass repeats, or all passes are done.
+"""Find the steps in traces: by marks of the profiler, or else by optimizer steps, repeated passes or flushes.
 
-    rank 0   F0 F1 .. .. B0 B1 | F0 F1 .. .. B0 B1          micro-batch 0 comes again: names tell steps
+    rank 0   F0 F1 .. .. B0 B1 | F0 F1 .. .. B0 B1          micro-batch 0 comes again: a new step
     rank 1   .. F0 B0 F1 B1 .. | .. F0 B0 F1 B1 ..
 
-    rank 0   F  F  .. .. B  B  | F  F  .. .. B  B           counted: only after two micro-batches
-    rank 1   .. F  B  F  B  .. | .. F  B  F  B  ..          has every rank no open forward
+    rank 0   F  F  .. .. B  B  | F  F  .. .. B  B           without numbers: a flush, where no rank has
+    rank 1   .. F  B  F  B  .. | .. F  B  F  B  ..          an open forward, after two micro-batches
 
-A flush of several micro-batches is a step. A flush after every micro-batch is a step of one micro-batch, or a step
-without any overlap: a pause or the known schedule decides, or the steps are ambiguous.
+A flush of several micro-batches ends a step. Flushes after every micro-batch have two meanings: steps of one
+micro-batch, or one step without overlap. A pause or the known schedule decides; otherwise the steps are ambiguous.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def passes_of(trace: RankTrace) -> list[Pass]:
 
 
 def step_cuts(traces: Sequence[RankTrace], lists: Sequence[Sequence[Op] | None], *, is_chosen: bool) -> list[list[int]]:
-    """Return the passes of each rank that begin a new step, by their position in `passes_of`, without the first.
+    """Return the positions in `passes_of` of the passes that begin a new step, by rank, without the first step.
 
     Args:
         traces: The ranks.
         lists: Op list of each rank, if the schedule is known.
-        is_chosen: Whether a user has requested a step: in doubt, each flush is one.
+        is_chosen: Whether a user has requested a step; in doubt, each flush then ends a step.
 
     Raises:
         ProfileError: It is unknown whether the flushes of a trace are steps.
@@ -79,7 +79,7 @@ def _is_counted(own: Sequence[Pass]) -> bool:
 
 
 def _restarts(own: Sequence[Pass]) -> list[int]:
-    """Return the passes at which the numbers of micro-batches start again, or a pass comes again."""
+    """Return the positions of the passes at which the numbers of micro-batches start again, or a pass repeats."""
     cuts: list[int] = []
     seen: set[tuple[Phase, int | None, int]] = set()
     last: dict[int | None, int] = {}
@@ -98,14 +98,14 @@ def _restarts(own: Sequence[Pass]) -> list[int]:
 
 
 def _change(phase: Phase) -> int:
-    """Return the change that a pass makes to the number of forwards without their backward."""
+    """Return the change of the number of open forwards by a pass."""
     return 1 if phase is Phase.FORWARD else -1 if phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT) else 0
 
 
 def _done(own: Sequence[Pass]) -> list[int]:
-    """Return the places between passes at which the rank has finished all backwards of all forwards.
+    """Return the places between passes at which the rank has no open forward and no missing W.
 
-    A trace may begin in the middle of a step: then more backwards than forwards come first.
+    If a trace begins in the middle of a step, it has more backwards than forwards.
     """
     levels, weights = [0], [0]
     for work in own:
@@ -118,7 +118,7 @@ def _done(own: Sequence[Pass]) -> list[int]:
 
 
 def _optimizer_cuts(own: Sequence[Pass], trace: RankTrace) -> set[int] | None:
-    """Return the passes before which an optimizer has run; None if it runs between a forward and its backward."""
+    """Return the positions of passes after an optimizer step; None if an optimizer runs while a forward is open."""
     starts_ns = [work.range.time.start_ns for work in own]
     places = {sum(start_ns < at_ns for start_ns in starts_ns) for at_ns in set(trace.optimizer_steps.starts_ns)}
     return places - {0, len(own)} if places - {0, len(own)} <= set(_done(own)) else None
@@ -130,7 +130,7 @@ def _ends_with_optimizer(own: Sequence[Pass], trace: RankTrace) -> bool:
 
 
 def _whole_lists(own: Sequence[Pass], listed: Sequence[Op]) -> list[int]:
-    """Return the places after the passes of an op list, of two, ..., if nothing is left to do there."""
+    """Return the places after one op list, two op lists, .. if no forward is open there, else nothing."""
     phases = {work.phase for work in own}
     size = sum(1 for op in listed for part in computes(op) if part.phase in phases)
     places = list(range(size, len(own), size)) if size else []
@@ -138,13 +138,13 @@ def _whole_lists(own: Sequence[Pass], listed: Sequence[Op]) -> list[int]:
 
 
 def _flushes(traces: Sequence[RankTrace], ranks: Sequence[Sequence[Pass]], *, is_chosen: bool) -> list[list[int]]:
-    """Return the places after which all ranks have completed the same micro-batches.
+    """Return the places of each rank after which all ranks have completed the same micro-batches.
 
     Raises:
         ProfileError: It is ambiguous whether these places end steps, or which steps are the same on all ranks.
     """
     places = [_by_count(own) for own in ranks]
-    if any(0 not in own for own in places):  # one begins in the middle of a step, others too, which counts do not show
+    if any(0 not in own for own in places):  # the traces begin in the middle of a step, even if counts show only one
         return _longest_pauses(traces, ranks)
     known = min(range(len(ranks)), key=lambda rank: len(places[rank]))
     totals = [sum(work.phase is Phase.FORWARD for work in own) for own in ranks]
@@ -170,13 +170,13 @@ def _flushes(traces: Sequence[RankTrace], ranks: Sequence[Sequence[Pass]], *, is
 
 
 def _share_stages(ranks: Sequence[Sequence[Pass]]) -> bool:
-    """Return whether several ranks have a stage: GEMS runs micro-batches from both ends and flushes within a step."""
+    """Return whether ranks have a stage in common, as in GEMS, which flushes within a step."""
     stages = [{work.stage for work in own} - {None} for own in ranks]
     return sum(map(len, stages)) > len(set[int | None]().union(*stages))
 
 
 def _times(trace: RankTrace, own: Sequence[Pass], cuts: Iterable[int]) -> list[Interval]:
-    """Return from the first to the last pass between cuts [ns since 1970]."""
+    """Return the time of each step, from its first to its last pass [ns since 1970]."""
     steps = [own[first:last] for first, last in pairwise([0, *cuts, len(own)])]
     return [
         Interval(trace.base_ns + step[0].range.time.start_ns, trace.base_ns + step[-1].range.time.end_ns)
@@ -187,10 +187,10 @@ def _times(trace: RankTrace, own: Sequence[Pass], cuts: Iterable[int]) -> list[I
 def _at_the_same_time(
     trace: RankTrace, own: Sequence[Pass], by_count: Mapping[int, int], inner: Sequence[int], known: Sequence[Interval]
 ) -> list[int]:
-    """Return the cuts of a rank with more or fewer steps than another, whose steps ran at known times.
+    """Return the cuts of a rank whose number of steps differs from another rank with steps at known times.
 
     Raises:
-        ProfileError: The clocks do not tell which steps are the same.
+        ProfileError: The clocks do not show which steps are the same.
     """
     overlaps_ns: dict[tuple[int, ...], int] = {}
     for begun, before in enumerate([0, *inner]):
@@ -207,14 +207,14 @@ def _at_the_same_time(
     best, *others = sorted(overlaps_ns, key=lambda cuts: -overlaps_ns[cuts]) or [()]
     if overlaps_ns.get(best, 0) <= 2 * max((overlaps_ns[cuts] for cuts in others), default=0):
         raise ProfileError(
-            f"{trace.file}: got other numbers of passes than other ranks have, expected as many, or clocks that tell "
-            "which steps are the same; try traces with profiler.step() after each step"
+            f"{trace.file}: got another number of passes than on other ranks, expected the same number, or clocks that "
+            "show which steps are the same; try traces with profiler.step() after each step"
         )
     return list(best)
 
 
 def _by_count(own: Sequence[Pass]) -> dict[int, int]:
-    """Return the places at which nothing is left to do, by the number of forwards of each stage before them."""
+    """Return the places without an open forward, by the number of forwards of each stage before the place."""
     done, by_count, counts = set(_done(own)), {}, dict.fromkeys({work.stage for work in own}, 0)
     for place in range(len(own) + 1):
         if place in done and len(set(counts.values())) == 1:
@@ -227,10 +227,10 @@ def _by_count(own: Sequence[Pass]) -> dict[int, int]:
 def _of_single_microbatches(
     trace: RankTrace, own: Sequence[Pass], places: Mapping[int, int], inner: Sequence[int]
 ) -> list[int]:
-    """Return the flushes that are ends of steps, of a rank that does one micro-batch after the other.
+    """Return the flushes that end steps, on a rank that runs one micro-batch after the other.
 
     Raises:
-        ProfileError: Steps of one micro-batch and one step without any overlap look the same.
+        ProfileError: Steps of one micro-batch look the same as one step without overlap.
     """
     usual_ns = fmean(work.range.time.end_ns - work.range.time.start_ns for work in own)
     pauses = {count: _pause_ns(own, places[count]) / usual_ns for count in inner}
@@ -239,10 +239,10 @@ def _of_single_microbatches(
     if is_clear and 0 < len(long) < len(pauses):
         return long
     if not _is_counted(own) and (trace.family is not None or (is_clear and not long)):
-        return []  # names number the micro-batches of one step
+        return []  # the numbers in the names continue within one step
     raise ProfileError(
         f"{trace.file}: got a flush after every micro-batch, {len(inner)} times or more, expected names or optimizer "
-        "steps that tell the steps; try `step` if each flush is a step, or `schedule` if all are one"
+        "steps that show the steps; try `step` if each flush is a step, or `schedule` if all are one step"
     )
 
 
@@ -251,10 +251,10 @@ def _pause_ns(own: Sequence[Pass], place: int) -> int:
 
 
 def _longest_pauses(traces: Sequence[RankTrace], ranks: Sequence[Sequence[Pass]]) -> list[list[int]]:
-    """Return the cuts of traces that begin in the middle of a step: as many on each rank, where it pauses longest.
+    """Return the cuts of traces that begin in the middle of a step: as many on each rank, at its longest pauses.
 
     Raises:
-        ProfileError: The steps between the cuts have other numbers of passes on other ranks.
+        ProfileError: The steps between the cuts have different numbers of passes on different ranks.
     """
     candidates = [[place for place in _done(own) if 0 < place < len(own)] for own in ranks]
     count = min(map(len, candidates))
@@ -265,14 +265,14 @@ def _longest_pauses(traces: Sequence[RankTrace], ranks: Sequence[Sequence[Pass]]
     sizes = {tuple(after - before for before, after in pairwise(own)) for own in cuts}
     if len(sizes) > 1 or not count:
         raise ProfileError(
-            f"{traces[0].file}: got traces that begin in the middle of a step, with nothing that tells where the next "
-            "one begins, expected names or optimizer steps that do; try traces with profiler.step() after each step"
+            f"{traces[0].file}: got traces that begin in the middle of a step, expected names or optimizer steps that "
+            "show the begin of the next step; try traces with profiler.step() after each step"
         )
     return cuts
 
 
 RankWindows = Sequence[Interval]
-"""The same step on each rank."""
+"""The time of one step on each rank."""
 
 EVER = Interval(-(2**63), 2**63 - 1)
 _SHOWN_STEPS = 6
@@ -281,9 +281,9 @@ _SHOWN_STEPS = 6
 def step_windows(
     traces: Sequence[RankTrace], step: int | None, lists: Sequence[Sequence[Op] | None], *, has_one_clock: bool
 ) -> Mapping[int, RankWindows]:
-    """Return the steps that all traces have, by number, the last one first.
+    """Return the steps that all traces have, by number, the last step first.
 
-    These are the profiler's own steps (``ProfilerStep#7``), if there are any; else the steps of `step_cuts`, numbered
+    These are the profiler's own steps (``ProfilerStep#7``) if a trace has them, else the steps of `step_cuts`, numbered
     from 0.
 
     Raises:
@@ -329,7 +329,7 @@ def _microbatches(ranges: Sequence[Sequence[NamedRange]]) -> set[int]:
 
 
 def _windows(trace: RankTrace, cuts: Sequence[int]) -> list[Interval]:
-    """Return the time of each step: it begins with the first pass, or with receiving the input of that pass."""
+    """Return the time of each step: it begins with its first pass, or with the receive of the input of this pass."""
     passes = passes_of(trace) if cuts else []
     recvs_ns = [*trace.recv_posts.starts_ns, *(r.time.start_ns for r in trace.ranges if isinstance(r.meaning, Recv))]
     starts_ns = []
@@ -342,7 +342,7 @@ def _windows(trace: RankTrace, cuts: Sequence[int]) -> list[Interval]:
 def _numbered(
     traces: Sequence[RankTrace], windows: Sequence[Sequence[Interval]], *, has_one_clock: bool
 ) -> list[dict[int, Interval]]:
-    """Return the steps by number; if ranks have different numbers of steps, the steps that ran at the same time.
+    """Return the steps by number; steps that ran at the same time get one number if the clocks show them.
 
     Raises:
         ProfileError: The clocks do not show which steps are the same.
@@ -357,8 +357,8 @@ def _numbered(
                 shifts[place] = best
             elif len(own) != len(times[0]):
                 raise ProfileError(
-                    f"{traces[place].file}: got {len(own)} steps, and {len(times[0])} in {traces[0].file}, expected as "
-                    "many, or clocks that tell which are the same; try traces with profiler.step() after each step"
+                    f"{traces[place].file}: got {len(own)} steps, and {len(times[0])} in {traces[0].file}, expected "
+                    "equal numbers, or clocks that show the same steps; try profiler.step() after each step"
                 )
     return [
         {number - shift: window for number, window in enumerate(own)}
@@ -379,7 +379,7 @@ def _step_times(trace: RankTrace, windows: Sequence[Interval]) -> list[Interval]
 
 
 def _overlaps_ns(first: Sequence[Interval], second: Sequence[Interval]) -> dict[int, int]:
-    """Return the overlap of steps on two ranks [ns], by the difference of their numbers."""
+    """Return the overlap of the steps of two ranks [ns], by the difference of their numbers."""
     return {
         shift: sum(
             time.overlap_ns(second[at + shift]) for at, time in enumerate(first) if 0 <= at + shift < len(second)
@@ -389,7 +389,7 @@ def _overlaps_ns(first: Sequence[Interval], second: Sequence[Interval]) -> dict[
 
 
 def _list(steps: Collection[int]) -> str:
-    """Return the first few, the newest first, for a message."""
+    """Return the newest steps as text for a message, the newest first."""
     shown = sorted(steps, reverse=True)
     text = ", ".join(map(str, shown[:_SHOWN_STEPS])) or "none"
     return f"{text} and {len(shown) - _SHOWN_STEPS} more" if len(shown) > _SHOWN_STEPS else text

@@ -1,4 +1,4 @@
-"""Read the traces of all ranks, of a profiler or of ``pipesched trace``, and make one Timeline of them."""
+"""Read the traces of all ranks, from a profiler or from ``pipesched trace``, as one Timeline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_US = 4e15
 
 
 def is_own_trace(path: Path) -> bool:
-    """Return whether a file is a trace of ours: it contains the schedule before its first event.
+    """Return whether pipesched has written a trace: it contains the schedule before its first event.
 
     Raises:
         ProfileError: The file cannot be read, or is no trace.
@@ -44,10 +44,10 @@ def read_own_trace(
     path: Path,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> ImportedTimeline:
-    """Return the Timeline of a trace of ours.
+    """Return the Timeline of a trace that pipesched has written.
 
     Raises:
-        ProfileError: It is cut off, changed, or of several Timelines.
+        ProfileError: The trace is cut off or changed, or has several Timelines.
     """
     fields: TraceFields = {}
     works: defaultdict[int, list[TimedPass]] = defaultdict(list)
@@ -83,7 +83,7 @@ def _schedule_name(fields: TraceFields) -> str | None:
 
 
 def _own_op(event: TraceEvent, path: Path) -> tuple[int, Op, int, Interval]:
-    """Return the rank, the op, when it was posted, and when it ran."""
+    """Return the rank, the op, the time of its post [ns], and its start and end [ns]."""
     arguments, name, pid = event_arguments(event), str(event.get("name")), event.get("pid")
     start_us, duration_us = _number(event.get("ts")), _number(event.get("dur"))
     waited_s = _number(arguments.get("waited_s"))
@@ -107,7 +107,7 @@ def _number(value: object) -> float | None:
 
 
 def _text(name: str, arguments: TraceEvent) -> str:
-    """Return the text of the op of a slice: its name has its kind and number, its arguments the rest."""
+    """Return the text of the op of a slice: the name of the slice has the kind, and its arguments have the rest."""
     kind, stage, microbatch = name.partition(" ")[0], arguments.get("stage"), arguments.get("microbatch")
     if kind in _STAGE_OPS:
         return str(_STAGE_OPS[kind](stage))
@@ -134,10 +134,10 @@ def read_traces(
     """Return the Timeline of one step.
 
     Args:
-        paths: A trace of each rank, or one of all ranks.
-        patterns: Patterns of passes, as `RangePatterns` takes them (default: the names of known runtimes).
-        schedule: The schedule of the ranks, for ranges without numbers: the k-th forward of a rank is the k-th of its
-            list.
+        paths: A trace of each rank, or one trace of all ranks.
+        patterns: Patterns of the names of passes, as in `RangePatterns` (default: the names of known runtimes).
+        schedule: The schedule of the ranks, for ranges without numbers: the k-th forward of a rank is the k-th forward
+            of its list.
         step: Number of the step (default: the last complete step of all ranks).
         has_one_clock: Whether all ranks have one clock; else clocks are aligned by messages.
         progress: Called with the fraction of all files that has been read.
@@ -159,13 +159,13 @@ def read_traces(
         )
     if len(traces) == 1:
         raise ProfileError(
-            f"{paths[0]}: got the trace of one rank, with {named_ranges(traces[0])}, expected one of every rank; try "
-            "all of them, or `patterns` if the names of its passes are others"
+            f"{paths[0]}: got the trace of one rank, with {named_ranges(traces[0])}, expected a trace of every rank; "
+            "try all of them, or `patterns` if its passes have other names"
         )
     if schedule is not None and schedule.num_ranks != len(traces):
         raise ProfileError(
-            f"schedule {schedule.name}: got {schedule.num_ranks} ranks, expected {len(traces)}, as there are traces; "
-            "try others of either"
+            f"schedule {schedule.name}: got {schedule.num_ranks} ranks, expected {len(traces)}, one for each trace; "
+            "try another schedule or other traces"
         )
     lists: _OpLists = [None] * len(traces) if schedule is None else schedule.ops
     is_marked = any(trace.steps for trace in traces)
@@ -178,7 +178,7 @@ def read_traces(
     notes = [copies, _names(traces)]
     if not is_marked and len(steps) > 1 and step is None:
         notes.append(
-            f"{len(steps)} steps, told apart by optimizers, names or flushes; read {read.step}, the last whole"
+            f"{len(steps)} steps, found by optimizers, names or flushes; read step {read.step}, the last whole one"
         )
     return replace(read, notes=tuple(note for note in notes if note is not None))
 
@@ -199,7 +199,7 @@ def _in_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return the traces in order of their ranks, else of the stages in their names, else in the given order.
 
     Raises:
-        ProfileError: Two traces are of one rank.
+        ProfileError: Two traces have the same rank.
     """
     ranks = [trace.rank for trace in traces]
     if None not in ranks:
@@ -225,14 +225,14 @@ def _first_whole(
     are_named: bool,
     clocks: Sequence[bool],
 ) -> ImportedTimeline:
-    """Return the Timeline of the first step that is complete on all ranks, on the first clocks that fit its messages.
+    """Return the Timeline of the first step that is complete on all ranks.
 
     Args:
         traces: The ranks.
         steps: The steps, in the order in which they are tried.
         lists: Op list of each rank, if the schedule is known.
         are_named: Whether a user's patterns define the passes.
-        clocks: Values for whether all ranks have one clock; each is tried.
+        clocks: Values of `has_one_clock` of `imported_timeline`; the first that fits the messages counts.
 
     Raises:
         ProfileError: No step is complete.
@@ -253,7 +253,7 @@ def _first_whole(
                     fault = fault or error
         except ProfileError as error:
             fault = fault or error
-    assert fault is not None, "there is a step"
+    assert fault is not None, "`steps` is not empty"
     raise fault
 
 
@@ -268,7 +268,7 @@ def _alike(ranks: Sequence[RankPasses]) -> list[RankPasses]:
 
 
 def _ranges(trace: RankTrace, window: Interval, *, are_named: bool) -> list[NamedRange]:
-    """Return the ranges of a step with a known meaning, or the passes found by autograd."""
+    """Return the ranges of a step with a known meaning, or else the passes found by autograd's arrows."""
     ranges = [named for named in trace.ranges if window.start_ns <= named.time.start_ns < window.end_ns]
     if not ranges and (trace.ranges or are_named):
         raise ProfileError(
@@ -279,6 +279,6 @@ def _ranges(trace: RankTrace, window: Interval, *, are_named: bool) -> list[Name
 
 
 def _names(traces: Sequence[RankTrace]) -> str | None:
-    """Return a note on the runtimes that named the passes, or None without any."""
+    """Return a note on the runtimes that named the passes, or None if names are unknown."""
     families = sorted({trace.family for trace in traces if trace.family is not None})
     return f"passes have the names of {' and '.join(families)}" if families else None

@@ -69,7 +69,7 @@ def test_i_and_w_that_nobody_knows_are_shares_of_b_but_for_the_first_stage():
 def test_it_says_of_which_size_it_is_and_what_is_supposed():
     profile = profile_of_costs(LAYERS, "layers", 2, [1, 2, 4])
     assert profile.microbatch_sizes == (1, 2, 4)
-    assert profile.provenance.device == "layers.csv, micro-batches of 2, those of 1, 4 in proportion"
+    assert profile.provenance.device == "layers.csv, micro-batches of 2, sizes 1, 4 in proportion"
     assert profile_of_costs(LAYERS, "layers", 2).microbatch_sizes == (2,)
 
 
@@ -85,7 +85,7 @@ def test_layers_keep_the_names_that_a_table_gives_them(tmp_path):
     [
         (StageCost(1.0), 0.0, "layer 0: got no backward, expected backward_s, or its halves"),
         (StageCost(1.0, 2.0), 0.5, "got overlap 0.5, expected none"),
-        (StageCost(1.0, 2.0, recompute_s=0.5), 0.0, "layer 0: got recompute_s 0.5, expected 1, which"),
+        (StageCost(1.0, 2.0, recompute_s=0.5), 0.0, "layer 0: got recompute_s 0.5, expected 1, as a profile"),
         (StageCost(1.0, 2.0, saved_bytes=8, saved_for_weight_bytes=2), 0.0, "got saved_for_weight_bytes 2, expected 8"),
     ],
 )

@@ -138,7 +138,9 @@ def test_runs_of_other_stages_are_refused():
 def test_a_stage_whose_forwards_are_in_overlaps_alone_is_refused():
     overlap = [(forward(0, 0), 0.0, 0.0, 1.0), (Overlap(forward(1, 0), backward(0, 0)), 1.0, 1.0, 4.0)]
 
-    with pytest.raises(ProfileError, match=r"^hand: got no forward of stage 1 by itself, .*; give a run of another"):
+    with pytest.raises(
+        ProfileError, match=r"^hand: got no forward of stage 1 alone on its device, .*; give a run of another"
+    ):
         samples_of([measured(overlap)], ["hand"])
 
 

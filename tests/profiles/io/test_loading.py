@@ -116,7 +116,7 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
     assert layer_profile == profile(layer(work=None), layer(work=None))
     costs = layer_profile.costs_of_layers([(0, 1), (1, 2)], 1)
     assert costs.seconds(backward(1, 0)) == 2.0
-    with pytest.raises(ProfileError, match=r"do not say the seconds of I on stage 1; .*`input_share=0\.5`"):
+    with pytest.raises(ProfileError, match=r"got no seconds of I on stage 1 in the costs .*`input_share=0\.5`"):
         costs.seconds(backward_input(1, 0))
 
 
@@ -172,7 +172,7 @@ def edited(text, edit):
         (lambda f: f["layers"][0].update(weight_bytes=1.5), "layers.0.weight_bytes: got 1.5"),
         (lambda f: f["layers"][0].update(weight_bytes=10**30), "layers.0.weight_bytes"),
         (lambda f: f["layers"][0].update(weight_bytes=True), "layers.0.weight_bytes: got True"),
-        (lambda f: f["layers"][0]["measurements"].reverse(), "got micro-batch sizes [4, 1], expected them rising"),
+        (lambda f: f["layers"][0]["measurements"].reverse(), "got micro-batch sizes [4, 1], expected rising sizes"),
         (lambda f: f["layers"][1]["measurements"].pop(), "got micro-batch sizes [1], expected [1, 4] as in layer 0"),
         (lambda f: f["layers"][1]["measurements"][0].update(input_bytes=3), "got input_bytes 3"),
     ],

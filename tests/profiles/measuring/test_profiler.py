@@ -142,7 +142,7 @@ def test_a_layer_that_pytorch_cannot_split_leaves_only_its_own_stage_without_i_a
     profile = measure(model, 2)
     costs = profile.costs_of_layers([(0, 1), (1, 2), (2, 4)], 2)
     assert [cost.backward_input_s is None for cost in costs.stages] == [False, False, True]
-    with pytest.raises(ProfileError, match="do not say the seconds of W on stage 2"):
+    with pytest.raises(ProfileError, match="got no seconds of W on stage 2"):
         costs.seconds(backward_weight(2, 0))
 
 

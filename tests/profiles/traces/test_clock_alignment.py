@@ -72,7 +72,7 @@ def test_messages_that_contradict_each_other_are_reconciled_and_it_is_said_by_ho
 
 @pytest.mark.parametrize("pair", [(0, 1), (1, 0)])
 def test_messages_one_way_leave_the_clocks_unknown(pair):
-    with pytest.raises(ProfileError, match=r"got no messages .* rank 1, expected them both ways"):
+    with pytest.raises(ProfileError, match=r"got no messages .* rank 1, expected messages in both directions"):
         align_clocks(2, [MessageTimes(*pair, 0, 1)])
 
 

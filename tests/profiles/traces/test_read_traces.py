@@ -101,7 +101,7 @@ def test_a_schedule_says_the_stages_of_ranges_that_do_not(tmp_path):
     assert (read.timeline.name, works(read.timeline, 0)) == ("interleaved", expected)
     with pytest.raises(ProfileError, match=r"0\.json: got another pass .*forward_step' \(F\), expected none, as the"):
         read_traces(files, patterns=[pattern], schedule=pipesched.build("1f1b", 2, 4))
-    with pytest.raises(ProfileError, match=r"schedule 1f1b: got 3 ranks, expected 2, as there are traces"):
+    with pytest.raises(ProfileError, match=r"schedule 1f1b: got 3 ranks, expected 2, one for each trace"):
         read_traces(files, patterns=[pattern], schedule=pipesched.build("1f1b", 3, 4))
 
 
@@ -229,7 +229,7 @@ def test_a_negative_duration_is_refused_with_its_place(tmp_path):
 def test_a_trace_without_slices_is_refused_as_such(tmp_path):
     first, second = two_ranks(tmp_path)
     second.write_text("[]")
-    with pytest.raises(ProfileError, match=r"rank1\.json: got a trace without slices, expected what a rank did"):
+    with pytest.raises(ProfileError, match=r"rank1\.json: got a trace without slices, expected the passes of a step"):
         read_traces([first, second])
 
 

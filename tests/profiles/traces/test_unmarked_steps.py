@@ -79,7 +79,7 @@ def test_two_steps_are_two_whatever_their_names_say(tmp_path, num_stages, pause_
         assert figures(read_traces([path], patterns=patterns, step=step)) == (step, *ONE_STEP[num_stages])
     read = read_traces([path], patterns=patterns)
     assert figures(read) == (1, *ONE_STEP[num_stages])
-    assert "2 steps, told apart by optimizers, names or flushes; read 1, the last whole" in read.notes
+    assert "2 steps, found by optimizers, names or flushes; read step 1, the last whole one" in read.notes
 
 
 def test_steps_of_other_lengths_are_told_apart(tmp_path):
@@ -125,7 +125,7 @@ def test_ranks_with_other_numbers_of_steps_on_clocks_that_have_nothing_in_common
         write(tmp_path / f"{rank}.json", complete([work for work in own if work[0] == rank], counted))
         for rank, own in enumerate((first, late))
     ]
-    with pytest.raises(ProfileError, match=r"1\.json: got other numbers of passes than other ranks have"):
+    with pytest.raises(ProfileError, match=r"1\.json: got another number of passes than on other ranks"):
         read_traces(files, patterns=[COUNTED])
 
 

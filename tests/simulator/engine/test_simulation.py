@@ -257,7 +257,7 @@ def test_costs_of_too_few_stages_and_a_cluster_of_too_few_devices_are_both_repor
 
 def test_a_phase_without_seconds_is_named():
     schedule = make_schedule("split", 1, 1, [[forward(0, 0), Compute(Phase.BACKWARD_INPUT, 0, 0)]])
-    with pytest.raises(ProfileError, match="do not say the seconds of I on stage 0"):
+    with pytest.raises(ProfileError, match="got no seconds of I on stage 0"):
         simulate_lists(schedule, uniform(1, 1.0, 2.0))
 
 
