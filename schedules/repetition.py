@@ -17,16 +17,17 @@ def repeat(schedule: Schedule, times: int, *, in_memory: bool = False) -> Schedu
     """Return `schedule`, lowered or not, run `times` times: batch b's micro-batch i is micro-batch b m + i.
 
     Versions rise by the Steps of each batch, so a synchronous schedule stays synchronous: every op of batch b reads
-    version b. Lower the repeated schedule rather than the batch: then the first messages of a batch need not wait for
-    the last ops of the one before.
+    version b. Lower the repeated schedule rather than the batch: the first messages of a batch then need not wait for
+    the last ops of the batch before.
 
     Args:
         schedule: A batch.
         times: Number of batches.
-        in_memory: Whether the lists are made at once, as columns, rather than while they are read.
+        in_memory: Whether the lists are made at once, as columns; otherwise they are generated.
 
     Raises:
-        ScheduleError: `times` is below 1; NotRunnableError: a forward is missing.
+        ScheduleError: `times` is below 1.
+        NotRunnableError: A forward is missing.
     """
     positive(times=times)
     if in_memory:

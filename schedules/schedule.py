@@ -1,7 +1,7 @@
 """A schedule: one op list per rank, and the device that each rank runs on.
 
-A list is held in memory or generated whenever it is read. An asynchronous run is one list per rank with no end in
-sight, a synchronous run repeats its batch: a million micro-batches are turns of a loop, not ops in memory.
+A list is held in memory, or generated whenever it is read. A run of a million micro-batches is a generated list: of an
+asynchronous schedule, or of a synchronous batch that repeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Parameters: TypeAlias = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 """Parameters of a builder, by name."""
 
 Ops: TypeAlias = Callable[[], Iterator[Op]]
-"""Begins one rank's list anew."""
+"""A function that returns a new iterator over one rank's list."""
 
 _MESSAGES = frozenset({Send, Recv})
 
@@ -48,12 +48,12 @@ class GeneratedOps:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which ranks work on which stage, where lists are generated and cannot be asked.
+    """The ranks of each stage, for generated lists, which do not show them.
 
     Attributes:
-        homes: ``homes[stage]`` are the ranks that take its micro-batches in turn.
+        homes: ``homes[stage]`` are the ranks that take the micro-batches of the stage in turn.
         averaged: Stages whose ranks are pipelines with optimizers of their own, averaged elastically; the ranks of all
-            others are replicas.
+            other stages are replicas.
     """
 
     homes: tuple[tuple[int, ...], ...]
@@ -76,8 +76,8 @@ class Schedule:
         is_lowered: Whether the lists contain their communication. Lists with a Send or a Recv always do.
         origin: Name of the catalogue entry that made the schedule, or None for other lists.
         traits: Known properties beyond its lists.
-        layout: Layout of generated lists, or None for held ones, which are read.
-        parameters: Parameters given to the catalogue's entry, by name; the others have their defaults.
+        layout: Layout of generated lists, or None for lists in memory, which show it.
+        parameters: Parameters given to the catalogue's entry, by name; other parameters have their defaults.
     """
 
     name: str
@@ -93,12 +93,12 @@ class Schedule:
     parameters: Parameters = ()
 
     def __post_init__(self) -> None:
-        """Note that the lists are lowered, where they show it."""
+        """Set `is_lowered` if the lists have a Send or Recv."""
         if not self.is_lowered and self.layout is None:
             object.__setattr__(self, "is_lowered", shows_messages(self.lists))
 
     def made_from(self, origin: str, traits: ScheduleTraits, parameters: Parameters = ()) -> Schedule:
-        """Return the same with its origin. Keep readings of the lists, but no Schedule that was made of this one."""
+        """Return the schedule with its origin; cached results of its lists are kept, but no cached Schedule."""
         made = object.__new__(Schedule)
         known = {key: value for key, value in self.__dict__.items() if not isinstance(value, Schedule)}
         made.__dict__.update(known, origin=origin, traits=traits, parameters=parameters)
@@ -131,11 +131,11 @@ class Schedule:
         return columns_of(self.lists) or OpColumns.of(self.ops)
 
     def held(self) -> Schedule:
-        """Return the same with all its lists in memory."""
+        """Return the schedule with all its lists in memory."""
         return self if self.is_held else replace(self, lists=self.ops, layout=None)
 
     def changed(self, change: Callable[[Iterable[Op]], Iterator[Op]]) -> tuple[Iterable[Op], ...]:
-        """Return the lists as `change` makes them from each; held ones are held, others made while they are read."""
+        """Return the lists after `change` of each; lists in memory stay in memory, others are generated."""
         if self.is_held:
             return tuple(tuple(change(ops)) for ops in self.lists)
         return tuple(GeneratedOps(partial(change, ops)) for ops in self.lists)
@@ -152,7 +152,7 @@ class Schedule:
 
     @property
     def ranks_per_device(self) -> int:
-        """Ranks of the device that has most."""
+        """Largest number of ranks on a device."""
         return max(map(self.rank_to_device.count, self.rank_to_device), default=1)
 
     @cached_property
@@ -174,10 +174,7 @@ class Schedule:
         return tuple(sorted(set(self.homes[stage])))
 
     def routes(self) -> Mapping[tuple[int, int], int]:
-        """Return the rank that runs F of each (stage, microbatch), the destination of its messages.
-
-        A stage on several ranks (its replicas) needs nothing else.
-        """
+        """Return the rank that runs F of each (stage, microbatch), the destination of its messages."""
         begins, codes, stages, microbatches, _ = self.columns.in_lists
         return {
             (stages[cell], microbatches[cell]): rank
@@ -190,10 +187,10 @@ class Schedule:
     def stage_share(self) -> Fraction:
         """A stage's part of a device's share of the model, if all stages are equal.
 
-        A device's share is one p-th of the model, p being the devices of one copy of the pipeline: a chunk of v per
-        rank is 1/v of it. If the devices of a copy hold several replicas of the model, the share counts all of them:
-        the whole model on each of p devices (data_parallel) is p, and with replicas 2:1:1 of three stages each is 4/3.
-        So m micro-batches are the same work for the devices together under every schedule.
+        A device's share is 1/p of the model, where p is the number of devices of one copy of the pipeline. One of v
+        chunks of a rank is 1/v of this share. If the devices of a copy hold several replicas of the model, the parts
+        add up to more: with the whole model on each of p devices (data_parallel) a stage is p, and with replicas 2:1:1
+        each of three stages is 4/3. So the total work of m micro-batches is equal under every schedule.
         """
         return Fraction(len(set(self.rank_to_device)), self.width * self.num_stages)
 
@@ -252,7 +249,7 @@ def make_schedule(
     rows: list[list[Op]] | OpColumns,
     rank_to_device: tuple[int, ...] | None = None,
 ) -> Schedule:
-    """Return a Schedule that holds `rows`; without `rank_to_device` each rank has a device of its own."""
+    """Return a Schedule with the lists `rows`; without `rank_to_device` each rank has a device of its own."""
     lists: tuple[Sequence[Op], ...] = rows.rows() if isinstance(rows, OpColumns) else tuple(map(tuple, rows))
     devices = tuple(range(len(lists))) if rank_to_device is None else rank_to_device
     return Schedule(name, num_stages, num_microbatches, lists, devices)

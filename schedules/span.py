@@ -12,9 +12,9 @@ class Span:
     """One op on one rank.
 
     Attributes:
-        posted_s: When the rank reached the op [s]; it waits from here to `start_s`.
-        start_s: When the work began [s]: of a Compute its computation, of a Send or Recv the transfer.
-        end_s: When the work was over [s].
+        posted_s: Time at which the rank reached the op [s]; the op waits from here to `start_s`.
+        start_s: Start of the work [s]: of the computation, or of the transfer of a Send or Recv.
+        end_s: End of the work [s].
     """
 
     rank: int
@@ -25,5 +25,5 @@ class Span:
 
     @property
     def is_work(self) -> bool:
-        """Whether the span keeps its device busy: its op does, for some time."""
+        """Whether the span keeps its device busy: by the kind of its op, and for more than no time."""
         return occupies_device(self.op) and self.end_s > self.start_s

@@ -15,12 +15,12 @@ from pipesched.schedules.span import Span
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A rank's own time beside its works: to post a message, take an arrived one, or continue with its next op.
+    """A rank's own time between works: to post a message, to take an arrived message, or to continue after an op.
 
     Attributes:
-        op: The Send or Recv that is posted, the op that takes the message, or the op that is over.
-        start_s: When the rank began with it [s].
-        end_s: When the rank continued [s].
+        op: The posted Send or Recv, the op that takes the message, or the op that has ended.
+        start_s: Start of the hand-over [s].
+        end_s: End of the hand-over, when the rank continues [s].
     """
 
     rank: int
@@ -30,9 +30,9 @@ class HandOver:
 
     @classmethod
     def between(cls, spans: Sequence[Span]) -> Iterator[HandOver]:
-        """Yield a rank's time to post each message, and from the end of a work to its next op.
+        """Yield a rank's hand-overs: the post of each message, and the time from the end of a work to the next op.
 
-        The time to receive a message cannot be separated from waiting for it.
+        The time to take a message cannot be separated from the wait for the message.
 
         Args:
             spans: Spans of one rank, in the order of its list, with the time when each op was reached.
@@ -63,7 +63,7 @@ class Yardstick:
 
     Attributes:
         device: Kind of device that ran the kernel, ``cpu`` or ``cuda``; each kind has its own kernel.
-        num_busy: Number of cores that ran it at once, the number in use during the measurement; 1 for GPUs.
+        num_busy: Number of cores that ran the kernel at once: the number in use during the measurement; 1 for GPUs.
         kernel_s: Mean time of the kernel [s].
     """
 
@@ -73,7 +73,7 @@ class Yardstick:
 
     @classmethod
     def mean(cls, yardsticks: Iterable[Yardstick | None]) -> Yardstick | None:
-        """Return the mean of several; None where one is not known, or was taken on another kind of device."""
+        """Return the mean of several yardsticks; None if one is unknown, or is of another kind of device."""
         several = list(yardsticks)
         known = [yardstick for yardstick in several if yardstick is not None]
         if len(known) < len(several) or len({yardstick.device for yardstick in known}) != 1:
@@ -85,7 +85,7 @@ class Yardstick:
 class Timeline:
     """Every span of a run, in the same form whether it was simulated or measured.
 
-    Results of frequent queries are cached on first use; columns make their spans when these are read.
+    Results of frequent queries are cached on first use; spans in columns become objects when they are read.
 
     Attributes:
         name: The schedule's name.
@@ -141,22 +141,22 @@ class Timeline:
 
     @cached_property
     def num_stages(self) -> int:
-        """One more than the highest stage that something is computed for, also where it takes no time."""
+        """One more than the highest stage with a computation, even if the computation takes no time."""
         return self.columns.ops.num_computed_stages
 
     @cached_property
     def without_messages(self) -> tuple[Span, ...]:
-        """The spans of all but Send and Recv: work, also where it takes no time, and Reduces."""
+        """The spans of all ops but Send and Recv: Reduces, and work, even if it takes no time."""
         return tuple(span for span in self.spans if not isinstance(span.op, Send | Recv))
 
     @cached_property
     def start_s(self) -> float:
-        """When the first work or Reduce began [s]."""
+        """Start of the first work or Reduce [s]."""
         return self.columns.extent_s[0]
 
     @cached_property
     def makespan_s(self) -> float:
-        """Time from the first start of a work or Reduce to the last end of one [s]."""
+        """Time from the first start to the last end of all work and Reduces [s]."""
         first_s, last_s = self.columns.extent_s
         return last_s - first_s
 
@@ -175,7 +175,7 @@ class Timeline:
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether the times are known to be times of a CPU, where launching an op runs it."""
+        """Whether the times are known to come from a CPU, where launching an op runs it."""
         return self.yardstick is not None and self.yardstick.device == "cpu"
 
     def of_rank(self, rank: int) -> tuple[Span, ...]:
@@ -183,7 +183,7 @@ class Timeline:
         return self._by_rank.get(rank, ())
 
     def work_of_device(self, device: int) -> tuple[Span, ...]:
-        """Return the spans that keep one device busy, one after the other as they began."""
+        """Return the spans that keep one device busy, in order of their start."""
         return self._work_by_device.get(device, ())
 
     @cached_property

@@ -12,7 +12,7 @@ def schedule_of(timeline: Timeline) -> Schedule:
     """Return the ops of a run as a schedule; measured Sends and Recvs are in its lists.
 
     Raises:
-        ScheduleError: Nothing is computed in it.
+        ScheduleError: The Timeline has no computation.
     """
     lists = tuple(tuple(span.op for span in timeline.of_rank(rank)) for rank in range(len(timeline.rank_to_device)))
     parts = [part for ops in lists for op in ops for part in computes(op)]

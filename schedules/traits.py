@@ -7,12 +7,12 @@ from enum import StrEnum
 
 
 class PredictionRule(StrEnum):
-    """How a step is predicted: W - lr s delta for s steps ahead; or by taking them.
+    """The rule of a prediction s steps ahead: W - lr s delta, or s steps of the optimizer.
 
-    MOMENTUM   delta is the smoothed gradient, as SGD with momentum has it (SpecTrain)
-    ADAM       delta is Adam's direction, whatever the optimizer is (XPipe)
+    MOMENTUM   delta is the smoothed gradient, as in SGD with momentum (SpecTrain)
+    ADAM       delta is Adam's direction, for any optimizer (XPipe)
     OPTIMIZER  delta is the direction of the optimizer that trains the stage (PipeOptim, Table I)
-    CODE       as OPTIMIZER, but for SGD with momentum as the authors of PipeOptim wrote it
+    CODE       as OPTIMIZER, but for SGD with momentum as in the code of PipeOptim's authors
     ZERO       the optimizer takes s steps, with gradients of zero
     CONSTANT   the optimizer takes s steps, with its last gradients again
     """
@@ -30,11 +30,11 @@ class ScheduleTraits:
     """The nature of a schedule. The defaults are for lists of unknown nature.
 
     Attributes:
-        is_asynchronous: Whether it steps without a flush.
-        averages: Whether its pipelines have optimizers of their own, and an Average with a reference model.
+        is_asynchronous: Whether the schedule steps without a flush.
+        averages: Whether the pipelines have optimizers of their own, and an Average with a reference model.
         takes_chunks: Whether a rank may hold any number of stages (``-v``).
-        takes_plans: Whether the planner may choose its depth and width: it is one pipeline.
-        prediction: How weights are predicted for ops that look ahead; None without such ops, or if unknown.
+        takes_plans: Whether the planner may choose depth and width: the schedule is one pipeline.
+        prediction: Rule of the predicted weights for ops that look ahead; None without such ops, or if unknown.
     """
 
     is_asynchronous: bool = False

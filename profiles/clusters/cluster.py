@@ -39,7 +39,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A directed connection: a message occupies it for bytes / bandwidth, then travels for the latency.
+    """A directed connection: a message occupies the link for bytes / bandwidth, then travels for the latency.
 
     A message also takes time of both ranks (o of LogGP), given for devices of speed 1:
 

@@ -227,7 +227,10 @@ def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
 
 
 def _around(profile: Profile, microbatch_size: int | None) -> tuple[int, int, float]:
-    """Return the indices of the measured sizes around a size (default: the smallest), and its position, 0 to 1."""
+    """Return the indices of the measured sizes below and above a size, and the position of the size between them.
+
+    Without a size, the smallest counts. The position is 0 at the lower and 1 at the upper size.
+    """
     if microbatch_size is None:
         return 0, 0, 0.0
     if not profile.covers(microbatch_size):

@@ -1,4 +1,4 @@
-"""A plan: how to train a model on given machines, made by `simulator.planner` and executed by a run."""
+"""A plan: the settings of a training on given machines, made by `simulator.planner` and executed by a run."""
 
 from __future__ import annotations
 

@@ -221,7 +221,10 @@ def shared_parameters(layers: Iterable[Named]) -> Iterator[tuple[int, int, str]]
 
 
 def _makes_its_own(builder: Callable[[], nn.Module]) -> bool:
-    """Return whether a builder makes new parameters: a class with plain arguments, or a copy by `resolve_model`."""
+    """Return whether a builder makes parameters of its own: by a class, or by a copy of a layer.
+
+    A class has plain arguments. `resolve_model` has checked the parameters of a copied layer.
+    """
     if not isinstance(builder, partial):
         return isinstance(builder, type)
     given = [*builder.args, *builder.keywords.values()]

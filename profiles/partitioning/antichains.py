@@ -165,7 +165,7 @@ def _counting(costs: CostSource) -> tuple[bool, ...]:
 
 @lru_cache(maxsize=16)
 def _prefixes(graph: LayerGraph, counting: Sequence[bool]) -> Prefixes:
-    """Return the prefixes at which a graph may be cut; only along the chain of its layers if there are too many."""
+    """Return the prefixes at which a graph may be cut: all, or the prefixes along the chain if all are too many."""
     count = len(graph.needs)
     kept = {(1 << size) - 1: num_bytes for size, num_bytes in enumerate(graph.cut_bytes())}
     prefixes = {prefix: cut_bytes for prefix, cut_bytes in islice(_enumerated(graph), MAX_PREFIXES + 2) if prefix}

@@ -160,7 +160,13 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
 def _cheapest(
     table: _CostTable, num_layers: int, num_stages: int, orders: Sequence[bool] = (False,)
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Return, per flag of `orders` (large stages last), the most even partition that minimises the costliest stage.
+    """Return the most even partition with the cheapest costliest stage, for each of `orders`.
+
+    Args:
+        table: Costs of each stage.
+        num_layers: At least `num_stages`.
+        num_stages: At least 1.
+        orders: For each returned partition, whether the large stages come last.
 
     Raises:
         ProfileError: Every partition has an impossible stage.

@@ -85,7 +85,7 @@ def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
 
 
 def first_cuts(work: RankWork, seconds: Sequence[float]) -> list[Layers]:
-    """Return the initial cuts of a search: balanced, uniform, with least messages, and each balanced over ranks.
+    """Return the initial cuts of a search: balanced, uniform, with least messages; and these balanced over ranks.
 
     Raises:
         ProfileError: There are more stages than layers, or a time is negative or not finite.

@@ -65,7 +65,7 @@ def is_interrupted() -> bool:
 
 
 def take_interrupt() -> None:
-    """Mark the interrupt as answered with the present results; another one ends the process."""
+    """Mark the interrupt as answered with the present results; another interrupt ends the process."""
     _Interrupt.is_taken = True
     _stop_looking()
 

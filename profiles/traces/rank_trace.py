@@ -113,7 +113,7 @@ class KernelTimes:
 
     @cached_property
     def _by_launch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Launch time, start, end and whether it is a message, of each kernel; in order of launch."""
+        """Columns of the kernels, in order of launch: launch time, start, end [ns], and whether one moves a message."""
         import numpy as np
 
         launch_ids, ids = np.asarray(self.launch_ids), np.asarray(self.ids)

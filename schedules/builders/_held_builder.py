@@ -1,4 +1,4 @@
-"""Builders of lists in memory, made of builders of generated lists."""
+"""Builders of lists in memory, made from builders of generated lists."""
 
 from __future__ import annotations
 

@@ -26,16 +26,17 @@ LetterKind: TypeAlias = Phase | type[StageOp]
 
 
 class Letter(NamedTuple):
-    """The ops of one letter: the n-th on rank k is of stage ``stages[k] + chunks[n]``.
+    """The ops of one letter: the n-th op on rank k is of stage ``stages[k] + chunks[n]``.
 
     Attributes:
-        kind: The kind of its ops.
-        stages: Its stage, for each rank.
-        microbatches: Its n-th micro-batch, or None for n.
-        chunks: Offset of the stage of its n-th op, or None for 0.
-        firsts: Offset of its micro-batches, for each rank, or None for 0.
-        turns_of: The letter whose turns it takes, which give stage and micro-batch.
-        is_overlapped: Whether its ops overlap the ones that follow.
+        kind: The kind of the ops.
+        stages: The stage on each rank.
+        microbatches: The micro-batch of the n-th op, or None for n.
+        chunks: Offset of the stage of the n-th op, or None for 0.
+        firsts: Offset of the micro-batches on each rank, or None for 0.
+        turns_of: Another letter that counts together with this one: the n-th op of both has the n-th stage and
+            micro-batch of the other letter. None for a letter that counts alone.
+        is_overlapped: Whether each op overlaps the next op of the rank.
     """
 
     kind: LetterKind
@@ -126,12 +127,12 @@ def v_letters(num_ranks: int) -> Mapping[str, Letter]:
 
 
 def replica_letters(num_ranks: int, going_down: Sequence[int], going_up: Sequence[int]) -> dict[str, Letter]:
-    """Return the letters of two replicas: F, B, R(educe), S of the one going down, f, b, r, s of the one going up.
+    """Return the letters of two replicas: F, B, R(educe), S of the replica downwards, f, b, r, s of the one upwards.
 
     Args:
-        num_ranks: Ranks and stages.
-        going_down: Micro-batches of the replica that has stage k on rank k.
-        going_up: Micro-batches of the other one, whose first stage is on the last rank.
+        num_ranks: Number of ranks, and of stages.
+        going_down: Micro-batches of the replica with stage k on rank k.
+        going_up: Micro-batches of the other replica, with its first stage on the last rank.
     """
     down, up = range(num_ranks), range(num_ranks - 1, -1, -1)
     reduces = _both({"R": Letter(Reduce, down)}, {"R": Letter(Reduce, up)})
@@ -148,7 +149,7 @@ def _both(down: Mapping[str, Letter], up: Mapping[str, Letter]) -> dict[str, Let
 
 
 def cross(slots: list[str], letters: str, stage: int, num_stages: int, start: int, num_microbatches: int) -> None:
-    """Put F and B of `stage` into slots, for micro-batches that enter in every other slot and cross a stage in each.
+    """Put F and B of `stage` into slots; a micro-batch enters in every other slot, and crosses one stage per slot.
 
     A micro-batch goes through all stages and back at once: B of the last stage is in the slot after its F.
 
@@ -156,8 +157,8 @@ def cross(slots: list[str], letters: str, stage: int, num_stages: int, start: in
         slots: The letter of one rank in each slot.
         letters: The letters of F and B.
         stage: The stage.
-        num_stages: All stages.
-        start: When the first micro-batch enters.
+        num_stages: Number of all stages.
+        start: Slot in which the first micro-batch enters.
         num_microbatches: Number of consecutive micro-batches.
     """
     for letter, first in zip(letters, (start + stage, start + 2 * num_stages - 1 - stage), strict=True):

@@ -70,7 +70,7 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
 
 
 def _averaged(num_ranks: int, per_pipeline: int, numbers: range, pipelines: int, advance: int) -> OpColumns:
-    """Return the lists of the pipelines with these numbers, averaged if `pipelines` is above 1."""
+    """Return the lists of the pipelines in `numbers`, with Averages if `pipelines` is above 1."""
     rows = [row + "A" * (pipelines > 1) for row in pipeline_rows(num_ranks, per_pipeline, advance)]
     stages = [*range(num_ranks)] * len(numbers)
     firsts = [number * per_pipeline for number in numbers for _ in range(num_ranks)]

@@ -12,12 +12,12 @@ from pipesched.schedules.builders.catalogue_entry import Entry, OwnName, Paramet
 from pipesched.schedules.common import integer, positive, require_cells, shown
 
 _MAX_GENERATED_STAGES = 100_000
-"""Most stages of a run whose lists are made while they are read: each rank is known, however long the run."""
+"""Most stages of a run with generated lists, which has an object for each rank."""
 _MAX_GENERATED_MICROBATCHES = 10**15
-"""Most micro-batches of such a run: nobody reads as many to the end."""
+"""Most micro-batches of a run with generated lists; no run gets as far."""
 
 _LONGEST = 100
-"""Characters of a name that are compared with the known names."""
+"""Number of characters of a name that are compared with the known names."""
 
 _BETWEEN_WORDS = dict.fromkeys(map(ord, "-_ "))
 
@@ -126,10 +126,10 @@ def _settings(entry: Entry, parameters: Mapping[str, object]) -> dict[str, Param
 
 
 def require_known(entry: Entry, parameters: Iterable[str]) -> None:
-    """Refuse names that are no parameters of the schedule.
+    """Refuse names that are not parameters of the schedule.
 
     Raises:
-        ScheduleError: A name is no parameter.
+        ScheduleError: A name is not a parameter.
     """
     known = [parameter.name for parameter in entry.parameters]
     unknown = [key for key in parameters if key not in known]
@@ -182,7 +182,7 @@ def find(name: str) -> Entry:
     """Return the entry with this name or alias, as `lookup` does.
 
     Raises:
-        ScheduleError: No entry has it; the message lists the nearest name, or all.
+        ScheduleError: No entry has the name; the message has the nearest name, or all names.
     """
     entry = lookup(name) if isinstance(name, str) else None
     if entry is None:

@@ -22,11 +22,11 @@ class Parameter:
 
     Attributes:
         default: Default value; None if the builder derives it from the counts, as `text` explains.
-        text: Its meaning, in a few words.
+        text: Meaning of the parameter, in a few words.
         type: Kind of values of a parameter with default None: a whole number, any number, or whole numbers
             (``2:1:1``).
-        counts_run: Whether it counts micro-batches of the whole run, and cannot be above their number.
-        multiplies_chunks: Whether its value multiplies the stages of a rank.
+        counts_run: Whether the value counts micro-batches of the whole run, and is at most their number.
+        multiplies_chunks: Whether the value multiplies the stages of a rank.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Parameter:
         """Return `value` as a builder takes it.
 
         Raises:
-            ScheduleError: It is of another type.
+            ScheduleError: The value has another type.
         """
         if value is None and self.default is None:
             return None
@@ -97,11 +97,11 @@ class InFlightRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpecialCase:
-    """Another schedule, which has the same lists if some of its parameters have these values.
+    """A more general schedule, whose lists are equal if some of its parameters have fixed values.
 
     Attributes:
-        name: Name of the other schedule, in the catalogue.
-        settings: Values by parameter; this schedule has the other parameters itself.
+        name: Name of the general schedule in the catalogue.
+        settings: The fixed values, by parameter; the special schedule has the other parameters.
     """
 
     name: str
@@ -114,16 +114,16 @@ class Entry:
 
     Attributes:
         build: Called with (num_ranks, num_microbatches), and with keywords num_chunks and `parameters`.
-        text: Its description, in a line.
+        text: Description of the schedule, in one line.
         source: Paper and section.
-        traits: Its properties, which each schedule of this entry carries.
-        aliases: Other names of it, as papers, PyTorch and Megatron-LM write them.
-        chunks: Stages of a rank; the default, if the schedule takes other numbers.
+        traits: Traits of each schedule of this entry.
+        aliases: Other names of the schedule, in papers, PyTorch and Megatron-LM.
+        chunks: Number of stages of a rank; the default, if the schedule takes other numbers.
         replicas: Ranks that hold the same stage, for schedules with replicas.
         build_generated: Builds generated lists of a run of any length, or None if a run repeats its batch.
         in_flight: Rule of micro-batches in flight on a rank, or None if unknown.
-        case_of: The schedule that this one is a special case of, or None.
-        is_own: Whether it is a user's builder, outside the catalogue; its schedules carry their own properties.
+        case_of: The general schedule of which this one is a special case, or None.
+        is_own: Whether the entry is of a user's builder, outside the catalogue; its schedules have their own traits.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Entry:
 
     @property
     def searched_name(self) -> str:
-        """The name by which `find` returns this entry; the name of a user's builder carries the entry with it."""
+        """The name by which `find` returns this entry; for a user's builder an `OwnName`."""
         return OwnName(self) if self.is_own else self.name
 
     def takes(self, parameter: str) -> bool:
@@ -150,14 +150,14 @@ class Entry:
         return any(known.name == parameter for known in self.parameters)
 
     def stamped(self, schedule: Schedule, keywords: Mapping[str, ParameterValue]) -> Schedule:
-        """Return `schedule` with its origin, this entry, and with the parameters among the builder's `keywords`."""
+        """Return `schedule` with this entry as its origin, and with the parameters among the builder's `keywords`."""
         if self.is_own:
             return schedule
         given = ((name, value) for name, value in keywords.items() if value is not None and self.takes(name))
         return schedule.made_from(self.name, self.traits, tuple(given))
 
     def chunks_with(self, num_chunks: int | None, settings: Mapping[str, ParameterValue]) -> int:
-        """Return the stages of a rank with these settings: `num_chunks`, if the schedule lets it be chosen."""
+        """Return the number of stages of a rank with these settings: `num_chunks`, if the schedule takes chunks."""
         if self.traits.takes_chunks and num_chunks is not None:
             return num_chunks
         factors = (
@@ -170,10 +170,10 @@ class Entry:
 
 @final
 class OwnName(str):
-    """The name of a user's builder, with its entry: a look-up in the catalogue returns that entry.
+    """The name of a user's builder, with its entry: a look-up in the catalogue returns this entry.
 
-    Only code with access to the builder makes such a name. A plain text of the same letters, as in a file, finds
-    nothing.
+    Only code with access to the builder makes such a name. A plain text with the same letters, as in a file, has no
+    entry.
 
     Attributes:
         entry: Entry of the builder.
@@ -190,7 +190,7 @@ class OwnName(str):
         return made
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the names are the same, and the builders too where both are known."""
+        """Return whether the names are equal, and the builders too if both are known."""
         return super().__eq__(other) and (not isinstance(other, OwnName) or self.entry == other.entry)
 
     def __ne__(self, other: object) -> bool:
@@ -202,5 +202,5 @@ class OwnName(str):
         return (self.entry,)
 
     def __deepcopy__(self, memo: object) -> str:
-        """Return the text alone, as rows and files have it (`dataclasses.asdict`)."""
+        """Return the text alone, for rows and files (`dataclasses.asdict`)."""
         return str(self)

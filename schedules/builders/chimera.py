@@ -8,9 +8,10 @@ Every stage has a replica on two ranks. Cells show stage, op and micro-batch (1F
     rank 2  ..  1F2 2F0 1F3 2F1 2B0 1B2 2B1 1B3 ..
     rank 3  0F2 0F3 ..  3F0 3B0 3F1 3B1 0B2 ..  0B3
 
-A micro-batch crosses a stage in every slot, there and back, and in each direction one enters in every other slot: with
-p even, the two directions take turns on every rank and never meet. Units of p micro-batches follow one another
-every 2 p slots, the next one's forwards in the gaps of the last one's backwards (the paper's direct concatenation).
+A micro-batch crosses a stage in every slot, there and back, and in each direction one enters in every other slot. With
+p even, the two directions take turns on every rank and never meet. Units of p micro-batches follow one another every
+2 p slots: the forwards of a unit are in the gaps of the backwards of the unit before (direct concatenation in the
+paper).
 
 If B takes as long as F, a rank is idle for p - 2 slots, with any number of units: bubble_fraction
 (p - 2) / (2 m + p - 2). The longer B is, the less the units fit together: idle for (p - 2)(t_f + m / p (t_b - t_f)),

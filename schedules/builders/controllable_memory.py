@@ -15,19 +15,20 @@ F and I of the chunk on the way down, f and i of the chunk on the way up:
     rank 2  . . . . F . . . f . . . . . . . . . i . . . . I . .
     rank 3  . . . . . . F f . . . . . . . . . . . . i . I . . .
 
-Where 3 (V-Min) or 2 (V-Half) divides p, i and I come 2 or 3 slots later, or two blocks would want the same slot.
+If 3 divides p, i and I of V-Min come 2 slots later; if 2 divides p, i and I of V-Half come 3 slots later. Otherwise two
+blocks would use the same slot.
 
-Then the slots that are idle for want of work are squeezed out. In every slot a rank takes the first F or I of its
-repeated blocks that has all it needs, or else a W; an F that passes others must leave memory for them. From 3 p / 2 +
-2 micro-batches on, every further one adds the same six ops in the middle of each list. V-Half, p = 3 ranks, m = 3
-micro-batches, stages k and 5 - k on rank k, written as stage, op and micro-batch (1F0):
+Then idle slots are squeezed out. In every slot a rank takes the first F or I of its repeated blocks that can run, or
+else a W; an F that passes another F must leave memory for it. From 3 p / 2 + 2 micro-batches on, every further
+micro-batch adds the same six ops in the middle of each list. V-Half, p = 3 ranks, m = 3 micro-batches, stages k and
+5 - k on rank k, written as stage, op and micro-batch (1F0):
 
     rank 0  0F0 0F1 0F2 ..  ..  5F0 5I0 5W0 ..  ..  5F1 5I1 0I0 5W1 0W0 5F2 5I2 0I1 5W2 0W1 ..  0I2 0W2
     rank 1  ..  1F0 1F1 1F2 4F0 ..  ..  4I0 4W0 4F1 1I0 1W0 4I1 4W1 4F2 ..  1I1 4I2 1W1 4W2 1I2 1W2 ..
     rank 2  ..  ..  2F0 3F0 2F1 3F1 ..  ..  3I0 2I0 3W0 2F2 2W0 3F2 3I1 2I1 3W1 2W1 3I2 2I2 3W2 2W2 ..
 
-The most that a rank holds from F to W is floor((p + 2) / 2) micro-batches (V-Half) or floor((p + 4) / 3) (V-Min), where
-two chunks make one. Where F, I and W take as long, the batch takes 6 m chunk times and about 3 p or 4 p more.
+A rank holds at most floor((p + 2) / 2) (V-Half) or floor((p + 4) / 3) (V-Min) micro-batches from F to W, where two
+chunks make one micro-batch. If F, I and W take equal time, the batch takes 6 m chunk times and about 3 p or 4 p more.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def v_half_block(p: int, rank: int) -> UnitBlock:
 
 
 def v_min_block(p: int, rank: int) -> UnitBlock:
-    """Return the slots of V-Min: all of them move on one slot per rank."""
+    """Return the slots of V-Min: F, f, i and I move on one slot per rank."""
     wait = 0 if p % 3 else 2
     return rank, 2 * p - 1 - rank, 2 * p + wait + rank, 4 * p - 1 + wait - rank
 
@@ -100,8 +101,8 @@ def _rows(block: BlockRule, p: int, m: int) -> Sequence[str]:
 def _squeezed(block: BlockRule, p: int, m: int) -> tuple[str, ...]:
     """Return the letters of each rank without their gaps: in every slot each rank takes a possible op.
 
-    The rest of a list fits into memory in its own order, and the op that comes first in the repeated blocks has
-    all it needs, so in every slot some rank takes one.
+    In every slot some rank takes an op: the first remaining op of the repeated blocks can run, and the rest of its list
+    fits into memory.
     """
     repeated = [_repeated(block(p, rank), m) for rank in range(p)]
     limit = max(max(accumulate(map(_growth, row))) for row in repeated)
@@ -130,14 +131,14 @@ def _repeated(block: UnitBlock, num_microbatches: int) -> str:
 
 
 def _growth(letter: str) -> int:
-    """Return how many more chunks are held after an op."""
+    """Return the change of the number of held chunks by an op."""
     return (letter in "Ff") - (letter in "wW")
 
 
 def _needs(rank: int, p: int) -> tuple[tuple[int, int], ...]:
     """Return, for each letter of `rank`, the two letters whose ops on the same micro-batch come first.
 
-    Letters are numbered over all ranks. The number after the last letter stands for no op to wait for.
+    Letters are numbered over all ranks. The number after the last letter means that the op waits for no other.
     """
     own, always = len(_LETTERS) * rank, len(_LETTERS) * p
     before, after = own - len(_LETTERS), own + len(_LETTERS)
@@ -183,7 +184,7 @@ class _Rank:
         self.taken.append(_LETTERS[letter])
 
     def _first_of(self, letters: tuple[int, ...]) -> int | None:
-        """Return which of them can be taken and comes first in the repeated blocks."""
+        """Return the possible letter that comes first in the repeated blocks, or None."""
         first: int | None = None
         first_place = -1
         for letter in letters:
@@ -203,7 +204,7 @@ class _Rank:
         return self._held < self._limit and all(peak < self._limit for peak in peaks)
 
     def _weights_left(self, place: int) -> int:
-        """Return how many W before `place` are not taken."""
+        """Return the number of W before `place` that are not taken."""
         num_up, num_down = self._num_taken[self._own + _W_UP : self._own + _W_DOWN + 1]
         up, down = self._weights
         return max(0, up[place] - num_up) + max(0, down[place] - num_down)

@@ -82,8 +82,8 @@ def _columns(
     """Return the lists of ranks in a V of p ranks with m micro-batches per chunk.
 
     Args:
-        places: The place of each rank in the V, which is its stage near to where its micro-batches enter.
-        firsts: The first of these micro-batches, for each rank.
+        places: The place of each rank in the V: its stage in chunk 0, the first chunk of micro-batches of its own end.
+        firsts: The first micro-batch from the rank's own end, for each rank.
         other_firsts: The first micro-batch from the other end, for each rank.
         p: Places.
         m: Micro-batches from either end.
@@ -114,7 +114,7 @@ def _row(p: int, rank: int, m: int) -> tuple[str, str]:
     Capitals are of chunk 0, where micro-batches enter. G is an F that overlaps the next op, V an early W.
 
     Returns:
-        The letters, and the I among them whose W come later.
+        The letters, and the letters of I whose W come later.
     """
     behind = p - 1 - rank
     warmup = "F" * (2 * behind) + "Ff" * (rank + 1)  # 1: F of chunk 0 alone; 2: F of both in turn

@@ -8,9 +8,9 @@ p = 4 ranks, m = 3 micro-batches: the even ones go down, with stage k on rank k,
     rank 2  ..  ..  2F0 ..  ..  2B0 1F1 ..  ..  ..  ..  1B1 2F2 ..  ..  2B2 ..  ..
     rank 3  ..  ..  ..  3F0 3B0 0F1 ..  ..  ..  ..  ..  ..  0B1 3F2 3B2 ..  ..  ..
 
-The first stage of one replica is where the last of the other is, so the next micro-batch follows the gradient of this
-one from rank to rank. Each rank holds one micro-batch at a time, the least that there can be, and the weights of two
-stages. Gradients are reduced once, at the end.
+The first stage of one replica and the last stage of the other are on one rank, so the next micro-batch follows the
+gradient of the present one from rank to rank. Each rank holds one micro-batch at a time, the possible minimum, and the
+weights of two stages. Gradients are reduced once, at the end.
 
 A micro-batch enters every min(t_f, t_b) + p max(t_f, t_b) seconds. With t_b = 2 t_f and many micro-batches a rank is
 idle for (p - 1) / (p + 1 / 2) of the time, the ratio in Chimera's comparison (arXiv:2107.06925, table 2).

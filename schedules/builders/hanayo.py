@@ -6,10 +6,10 @@ w of them. Cells show stage, op and micro-batch (1F0):
     rank 0  0F0 0F1 ..  3F0 4F0 3F1 4F1 7F0 7B0 7F1 7B1 4B0 3B0 4B1 3B1 0B0 ..  0B1
     rank 1  ..  1F0 2F0 1F1 2F1 5F0 6F0 5F1 6F1 6B0 5B0 6B1 5B1 2B0 1B0 2B1 1B1 ..
 
-So every rank has work from both directions, as with Chimera's two pipelines, and nothing is there twice. The order
-follows Chimera's rule: a micro-batch crosses a stage in every slot, there and back, one enters in every other slot, and
-rounds of p micro-batches follow one another without a gap. A rank that takes a backward where it can and else a
-forward, with at most p micro-batches in the pipeline, is no faster and no slower.
+So every rank has work from both directions, as with Chimera's two pipelines, but without replicas. The order follows
+Chimera's rule: a micro-batch crosses a stage in every slot, there and back, one enters in every other slot, and rounds
+of p micro-batches follow one another without a gap. A greedy order, backward first, with at most p micro-batches in the
+pipeline, takes the same time.
 
 If B takes as long as F, a rank is idle for 2 (p - 1) chunk times, with any number of rounds: bubble_overhead
 (p - 1) / (2 w m), as with 2 w interleaved chunks. The longer B is, the less the rounds fit together: idle for

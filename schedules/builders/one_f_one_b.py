@@ -4,8 +4,8 @@
     rank 1  .. F0 F1 .. B0 F2 B1 F3 B2 .. B3 ..
     rank 2  .. .. F0 B0 F1 B1 F2 B2 F3 B3 .. ..
 
-Rank k runs min(m, p - 1 - k) forwards ahead, then alternates F and B, then drains: at most
-min(m, p - k) micro-batches are in flight on it, in the time of GPipe.
+Rank k runs min(m, p - 1 - k) forwards ahead, then alternates F and B, then drains. At most
+min(m, p - k) micro-batches are in flight on rank k, and the batch takes the time of GPipe.
 
 Advance forward propagation (AvgPipe, PPoPP 2023, section 4.2 and Algorithm 1) lets every rank but the last run
 `advance` more forwards ahead, so that a slow link no longer starves the ranks behind it:
@@ -48,7 +48,7 @@ def require_advance(advance: int) -> None:
     """Refuse an invalid number of forwards.
 
     Raises:
-        ScheduleError: It is below 0 or not an integer.
+        ScheduleError: The number is below 0 or not an integer.
     """
     if not isinstance(advance, int) or isinstance(advance, bool) or advance < 0:
         raise ScheduleError(f"advance: got {advance!r}, expected an integer of at least 0; try 1")

@@ -1,9 +1,9 @@
 """1F1B-RR, PipeDream with replicated stages: arXiv:1806.03377, section 3.2.
 
-Stage s has replicas[s] ranks, numbered stage by stage; micro-batch i goes to replica i mod replicas[s], F and B
-alike. With R ranks in total, of which `before` hold earlier stages, a replica runs floor((R - 1 - before) /
-replicas[s]) of its own forwards ahead. So NOAM = ceil(R / replicas[0]) micro-batches enter each replica of the first
-stage before its first backward. replicas = (2, 1):
+Stage s has replicas[s] ranks, numbered stage by stage; F and B of micro-batch i run on replica i mod replicas[s]. If
+`before` of R ranks hold earlier stages, a replica runs floor((R - 1 - before) / replicas[s]) of its own forwards ahead.
+So NOAM = ceil(R / replicas[0]) micro-batches enter each replica of the first stage before its first backward.
+replicas = (2, 1):
 
     rank 0  F0@0 F2@0 ..   B0@0 F4@1 ..   ..   B2@0 F6@2 ..   ..   B4@1
     rank 1  F1@0 F3@0 ..   ..   ..   B1@0 F5@1 ..   ..   B3@0 F7@2 ..
@@ -32,8 +32,8 @@ def generated_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Se
     """Build a run over ``len(replicas)`` stages.
 
     Args:
-        replicas: Ranks of each stage, `num_ranks` together; unless given, two of the first stage and one of every
-            other, or one of each on fewer than three ranks.
+        replicas: Number of ranks of each stage, `num_ranks` together (default: two for the first stage and one for
+            every other; with fewer than three ranks, one for each).
 
     Raises:
         ScheduleError: A count is below 1, the replicas do not add up to the ranks, or the last round is not full.
@@ -57,7 +57,7 @@ def generated_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Se
 
 
 _SHOWN = 60
-"""Characters of the replicas in a message."""
+"""Number of characters of the replicas in a message."""
 
 one_f_one_b_rr = held_builder(generated_one_f_one_b_rr)
 

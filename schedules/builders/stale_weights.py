@@ -1,7 +1,9 @@
-"""No copies at all: every op reads the newest weights. Vanilla 1F1B, pipelined backpropagation, hybrid training.
+"""Schedules without copies of weights: vanilla 1F1B, pipelined backpropagation, hybrid training.
+
+Every op reads the newest weights.
 
 Vanilla 1F1B is PipeDream's order without its stash: F of micro-batch i reads version max(0, i - w) with w = p - 1 - k,
-B reads version i, so a stage multiplies by weights that its forward did not see.
+and B reads version i, so the backward of a stage uses other weights than its forward.
 
 Pipelined backpropagation with stale weights (arXiv:1912.12675, section 4.1) reads the same way and runs twice as far
 ahead: worker k alternates F of i with B of i - 2 (p - 1 - k). In the paper's words, K = p - 1 pairs of registers make

@@ -7,9 +7,9 @@ weights of a later step from them. F2@0+2 looks 2 steps ahead of version 0. Pipe
     rank 1  ..     F0@0+1 F1@0+1 ..     B0@0   F2@1+1 B1@1   F3@2+1 B2@2   F4@3+1
     rank 2  ..     ..     F0@0   B0@0   F1@1   B1@1   F2@2   B2@2   F3@3   B3@3
 
-PipeOptim (section III-A): F looks s = p - 1 - k steps ahead, for the version that its B will find, and B reads the
-newest weights as they are. The last stage needs no prediction. The authors' code looks one step further, on every
-stage: `extra` = 1.
+PipeOptim (section III-A): F predicts the version of its B, s = p - 1 - k steps ahead, and B reads the newest weights
+without a prediction. The last stage needs no prediction. The authors' code looks one step further on every stage:
+`extra` = 1.
 
 SpecTrain (section 3.2): F and B both predict the weights of the moment when the micro-batch returns to stage 0. From
 B of stage k, k backwards remain until then, which take the time of floor(k / 2) steps. F looks p - 1 - k steps

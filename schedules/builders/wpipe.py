@@ -1,8 +1,8 @@
 """WPipe, double-grouped weight updates (2GW): ICLR 2022, section 3.2 and Figures 4 and 5.
 
-2 p stages on p ranks, stages k (group 0) and p + k (group 1) on rank k. A period of `accumulate` micro-batches, at
-least p, ends with a Step of each. All ranks run one stream of pairs in the order of 1F1B, rank k p - 1 - k forwards
-ahead; pairs of the groups come in turn, m micro-batches of one, then m of the other:
+2 p stages are on p ranks, stages k (group 0) and p + k (group 1) on rank k. A period of `accumulate` micro-batches, at
+least p, ends with a Step of each stage. All ranks run one stream of pairs in the order of 1F1B, where rank k is
+p - 1 - k forwards ahead. In the stream, the groups alternate after each `accumulate` micro-batches:
 
     first                    (F of group 0 of period 0, nothing)
     for t = 0, 1, ..         (F of group 1 of period t, B of group 1 of period t)
@@ -49,7 +49,7 @@ def generated_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | Non
 
 
 def _pairs(rank: int, num_ranks: int, period: int, num_periods: int) -> Iterator[tuple[Compute | None, Compute | None]]:
-    """Yield the stream of (forward, backward) of one rank; None is nothing."""
+    """Yield the stream of (forward, backward) of one rank; None stands for no forward or no backward."""
     first, second = rank, num_ranks + rank
     for i in range(period):
         yield forward(first, i), None

@@ -6,7 +6,7 @@ The backward is split: other ranks wait for I only, and W fills idle time. ZB-H1
     rank 1  .. F0 F1 .. I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
     rank 2  .. .. F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 
-ZB-H2 runs as many forwards ahead as fill the time until the first I comes back:
+ZB-H2 runs further forwards ahead, which fill the time until the first I:
 
     rank 0  F0 F1 F2 F3 F4 I0 W0 F5 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 .. ..
     rank 1  .. F0 F1 F2 I0 F3 I1 F4 I2 W0 F5 I3 W1 I4 W2 I5 W3 W4 W5 ..
@@ -14,8 +14,8 @@ ZB-H2 runs as many forwards ahead as fill the time until the first I comes back:
 
 With h = 1 or 2, rank k runs min(m, h (p - 1 - k)) forwards ahead, then alternates F and I. From the (h k + 1)-th I
 on, the oldest W follows each I; the others come at the end. So every rank holds up to h (p - 1) + 1 micro-batches
-from F to W: p as on 1F1B's first rank (H1), or 2 p - 1 (H2). On rank k, h k of them wait for W alone and need less
-memory.
+from F to W: p as on 1F1B's first rank (H1), or 2 p - 1 (H2). On rank k, h k of these micro-batches wait only for W and
+need less memory.
 
 Zero bubble means that no rank is idle between its own first and last op. Each rank still begins one F after the rank
 before it, so the makespan is longer than the work; only the next batch would fill that gap.

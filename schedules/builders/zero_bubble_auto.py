@@ -103,7 +103,7 @@ class _Choices:
 
 @final
 class _Rank:
-    """One rank's list as it grows, with its clock; F, I and W each count up."""
+    """One rank's growing list with its clock, and the numbers of its next F, I and W."""
 
     def __init__(self, seconds: _Seconds, room: _Room) -> None:
         self._seconds, self._room = seconds, room
@@ -178,7 +178,7 @@ class _Plan:
         self._inputs()
 
     def _extra_forwards(self) -> list[int]:
-        """Return how many F each rank runs between its first F and its first I."""
+        """Return the number of F that each rank runs between its first F and its first I."""
         s, last = self._seconds, len(self.ranks) - 1
         extra = [0] * (last + 1)
         input_end = self.ranks[last].free + s.i
@@ -229,7 +229,7 @@ class _Plan:
         for k in range(len(self.ranks) - 1, -1, -1):
             rank, arrival = self.ranks[k], self._input_arrival(k)
             self._fill(rank, arrival)
-            if k == 0 and len(rank.forward_ends) == self._m:  # nobody waits for these I
+            if k == 0 and len(rank.forward_ends) == self._m:  # no rank waits for these I
                 while rank.num_waiting:
                     rank.weight()
             rank.input(arrival)
@@ -246,13 +246,13 @@ class _Plan:
         return max(rank.waited for rank in self.ranks)
 
     def _forward_arrival(self, k: int) -> int:
-        """Return when the next F of rank k has its activation."""
+        """Return the time at which the next F of rank k has its activation."""
         if k == 0:
             return 0
         return self.ranks[k - 1].forward_ends[len(self.ranks[k].forward_ends)] + self._seconds.c
 
     def _input_arrival(self, k: int) -> int:
-        """Return when the next I of rank k has its gradient."""
+        """Return the time at which the next I of rank k has its gradient."""
         if k + 1 == len(self.ranks):
             return 0
         return self.ranks[k + 1].input_ends[len(self.ranks[k].input_ends)] + self._seconds.c

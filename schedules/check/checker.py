@@ -24,7 +24,7 @@ from pipesched.schedules.semantics import Communication, Deadlock, deadlocks
 
 
 class MessageBackend(StrEnum):
-    """A backend, by its way to send and queue messages."""
+    """A backend: its way to send and queue messages."""
 
     GLOO = "gloo"
     NCCL = "nccl"

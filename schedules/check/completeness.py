@@ -67,7 +67,7 @@ def are_all_there(  # noqa: C901 -- one loop: calls would cost plain Python more
         num_microbatches: m.
         states: Last phase of each micro-batch of each stage, -1 at first.
         owners: Rank of each stage, -1 at first.
-        are_over: Whether the Step of each stage has come, 0 at first.
+        are_over: Whether the Step of each stage has been read, 0 at first.
     """
     for rank in range(len(begins) - 1):
         for i in range(begins[rank], begins[rank + 1]):

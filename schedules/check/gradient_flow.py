@@ -60,7 +60,7 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
 
 
 def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
-    """Return, for each stage, the ranks with a copy of it: they compute it, or reduce with a rank that does."""
+    """Return the ranks with a copy of each stage: they compute the stage, or reduce with a rank that computes it."""
     computed = [set(stages_of(row)) for row in schedule.ops]
     reduced = [{op.stage for op in row if isinstance(op, Reduce)} for row in schedule.ops]
     common = {stage for own, more in zip(computed, reduced, strict=True) for stage in own & more}

@@ -1,8 +1,8 @@
 """Check that the op lists are complete, and that each op has a valid place.
 
 Every stage runs F and B (or I and W) once for every micro-batch, all on the rank of F; an optional R is between F and
-the backward. The check of progress, not this one, finds a B before its F or a W before its I, as the rank would wait
-forever. An op reads weights of a version that exists when it runs. Unshard and Reshard may stand anywhere.
+the backward. An op reads weights of a version that exists when the op runs. Unshard and Reshard may stand anywhere. A B
+before its F, or a W before its I, waits forever: `semantics.progress` finds it.
 """
 
 from __future__ import annotations

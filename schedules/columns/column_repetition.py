@@ -1,4 +1,4 @@
-"""A batch's columns, several times in succession."""
+"""Repeat the columns of a batch."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def write_repeated(cells: Cells, times: int, num_microbatches: int, steps: Int32
         cells: The lists of a batch, with all columns.
         times: Number of batches.
         num_microbatches: Micro-batches of a batch.
-        steps: Room for a number of each stage.
-        longer: The lists to be written.
+        steps: Buffer with a number for each stage.
+        longer: The repeated lists; written.
     """
     begins, codes, stages, microbatches, others, lookaheads = cells
     longer_begins, longer_codes, longer_stages, longer_microbatches, longer_others, longer_lookaheads = longer

@@ -1,7 +1,7 @@
 """Loops over columns of numbers: `run_loop` runs a loop compiled by numba, or in plain Python where that is faster.
 
-A column is an array of NumPy. A loop is a function in words that numba knows too. A process counts the steps of all
-its loops. From `BREAK_EVEN` on they run compiled, however short they are; until then in plain Python, over lists.
+A column is a NumPy array. A loop is a function that numba can compile. A process counts the steps of all its loops.
+Before `BREAK_EVEN` steps, loops run in plain Python over lists; after that, all loops run compiled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Float64s: TypeAlias = npt.NDArray[np.float64]
 
 BREAK_EVEN = 400_000
-"""Steps of a process from which on loading machine code pays."""
+"""Steps of a process after which loading machine code pays."""
 
 _COMPILING = 12
 """Compiling pays from this many times `BREAK_EVEN` on: plain Python takes ten seconds for these steps."""
@@ -37,7 +37,7 @@ _steps_run = 0
 
 
 def expect(num_steps: int) -> None:
-    """Count steps that loops are about to do, before lists are made that would be arrays once loops are compiled."""
+    """Count the steps of later loops now, so that columns become arrays at once if these loops will run compiled."""
     global _steps_run
     _steps_run += num_steps
 
@@ -45,7 +45,7 @@ def expect(num_steps: int) -> None:
 def run_loop(
     loop: Callable[..., Any], *arguments: Any, num_steps: int, parts: tuple[Callable[..., Any], ...] = ()
 ) -> Any:
-    """Run a loop, compiled over arrays, or in plain Python over lists with the same numbers; return its result.
+    """Run a loop and return its result: compiled over arrays, or in plain Python over lists with the same numbers.
 
     Args:
         loop: The loop. It runs in plain Python until it pays to load its machine code, or to compile it if the disk
@@ -100,13 +100,13 @@ def has_numba() -> bool:
 
 @cache
 def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = ()) -> Callable[..., Any]:
-    """Return a loop as machine code, which is cached on disk if a folder is writable, and runs beside other threads.
+    """Return a loop as machine code that runs in parallel with other threads; it is cached on disk if possible.
 
-    It uses no fast mathematics, so that sums are the same.
+    The code uses no fast mathematics, so that sums are the same as in plain Python.
 
     Args:
         loop: The loop.
-        parts: Functions that it calls.
+        parts: Functions that the loop calls.
 
     Raises:
         ImportError: Numba is not installed.
@@ -145,10 +145,10 @@ _compile_listeners: list[Callable[[bool], object]] = []
 
 
 def on_compile(listener: Callable[[bool], object]) -> None:
-    """Call `listener` once, before this process compiles its first loop from here on.
+    """Call `listener` once, before this process compiles its next loop.
 
     Args:
-        listener: Its argument is whether the machine code is kept on disk.
+        listener: Called with True if the disk keeps the machine code, else with False.
     """
     _compile_listeners[:] = [listener]
 
@@ -169,7 +169,7 @@ def _report_compiling() -> None:
 
 
 def _interruptibly(code: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Run machine code in a thread of its own: it ignores signals, and the calling thread answers Ctrl-C."""
+    """Run machine code in a separate thread, because it ignores signals; the calling thread answers Ctrl-C."""
     answer: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
 
     def work() -> None:

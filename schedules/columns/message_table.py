@@ -26,10 +26,10 @@ class MessageTable(NamedTuple):
     """The messages that the computations of one micro-batch need and make; -1 stands for no message or stage.
 
     Attributes:
-        own: Row of the message of its own stage that a computation needs, by key.
-        other: Row of the message of another stage that it needs, by key.
-        made: Row of the message that it makes, by key.
-        receivers: Stage that a message is for, by row.
+        own: Row of the needed message of the computation's own stage, by key.
+        other: Row of the needed message of another stage, by key.
+        made: Row of the message that the computation makes, by key.
+        receivers: Stage that receives a message, by row.
     """
 
     own: Int32s
@@ -40,7 +40,7 @@ class MessageTable(NamedTuple):
 
 @lru_cache(maxsize=64)
 def message_table(num_stages: int) -> MessageTable:
-    """Return the table of a pipeline; it is shared and must not be changed.
+    """Return the table of a pipeline; callers share the table and must not change it.
 
     Args:
         num_stages: S, at least 1.

@@ -46,7 +46,7 @@ def cell_code(kind: Phase | type[StageOp], *, is_overlapped: bool = False) -> in
 
     Args:
         kind: Phase of the computation, or class of the op.
-        is_overlapped: Whether it is the first part of an Overlap.
+        is_overlapped: Whether the op is the first part of an Overlap.
     """
     code = _CODE_OF_PHASE[kind] if isinstance(kind, Phase) else _CODE_OF_WORD[kind]
     return code + OVERLAPPED * is_overlapped
@@ -64,7 +64,7 @@ def op_of_cell(code: int, stage: int, microbatch: int, other: int, lookahead: in
 
 @final
 class GrowingCells:
-    """Columns as they grow, op by op."""
+    """Columns that grow op by op."""
 
     def __init__(self) -> None:
         self.codes: list[int] = []

@@ -125,16 +125,16 @@ class OpColumns:
 
     @cached_property
     def num_computed_stages(self) -> int:
-        """One more than the highest stage that something is computed for."""
+        """One more than the highest stage with a computation."""
         computed = (self.codes < SEND_F) | (self.codes >= OVERLAPPED)
         return 1 + int(np.max(self.stages, where=computed, initial=-1))
 
     def rank_of(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the rank of each of some cells."""
+        """Return the rank of each cell of `cells`."""
         return np.searchsorted(self.begins, cells, side="right") - 1
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """Return the stages that something is computed for on `rank`, in ascending order."""
+        """Return the stages with a computation on `rank`, in ascending order."""
         cells = slice(int(self.begins[rank]), int(self.begins[rank + 1]))
         codes, stages = self.codes[cells], self.stages[cells]
         is_there = np.zeros(1 + bounds(stages)[1], bool)
@@ -153,7 +153,7 @@ class OpColumns:
 
     @property
     def kinds(self) -> Int8s:
-        """The code of each op, rank by rank; of an Overlap the code of its second part."""
+        """The code of each op, rank by rank; for an Overlap the code of its second part."""
         return self.codes[self.codes < OVERLAPPED]
 
     @property
@@ -187,8 +187,8 @@ class OpColumns:
 
         Args:
             num_added: Number of new cells of each rank.
-            places: k ascending indices of the cells that they come before. A cell at the end of a rank's list has the
-                index of the next rank's first cell, or the number of cells.
+            places: k ascending indices of cells: each new cell comes before the cell at its index. At the end of a
+                rank's list this is the index of the next rank's first cell, or the number of cells.
             cells: Columns of the k cells: codes, stages, micro-batches, others and look-aheads; the latter two are
                 ignored if `self` lacks them.
         """
@@ -273,7 +273,7 @@ class OpRow(Sequence[Op]):
 
     Args:
         columns: The columns of all ranks.
-        rank: Whose list this is.
+        rank: Rank of the list.
     """
 
     __slots__ = ("_ops", "columns", "rank")

@@ -38,9 +38,9 @@ class SpanColumns(Sequence[Span]):
 
     Args:
         ops: The ops.
-        posted_s: When its rank reached the op of each cell [s]: n times.
-        starts_s: When it began [s].
-        ends_s: When it was over [s].
+        posted_s: Time at which the rank reached the op, for each of n cells [s].
+        starts_s: Start of the op, for each cell [s].
+        ends_s: End of the op, for each cell [s].
         rows: The ops of each rank as objects, if they exist already.
     """
 
@@ -72,7 +72,7 @@ class SpanColumns(Sequence[Span]):
         """The spans as objects.
 
         Raises:
-            ScheduleError: They do not fit into memory.
+            ScheduleError: The spans do not fit into memory.
         """
         most = room_bytes() // _SPAN_BYTES if len(self.ops.codes) > _FEW else len(self.ops.codes)
         if len(self.ops.codes) > most:
@@ -88,12 +88,12 @@ class SpanColumns(Sequence[Span]):
 
     @property
     def begin_s(self) -> float:
-        """When the first op was reached [s]; 0 without ops."""
+        """Earliest time at which a rank reached an op [s]; 0 without ops."""
         return float(self.posted_s.min()) if len(self.posted_s) else 0.0
 
     @cached_property
     def extent_s(self) -> tuple[float, float]:
-        """Begin of the first and end of the last op other than messages [s]; zeros without any."""
+        """Start of the first and end of the last op other than messages [s]; zeros without such ops."""
         codes = self.ops.codes
         works = (codes < SEND_F) | (codes >= REDUCE)
         if not works.any():
@@ -102,7 +102,7 @@ class SpanColumns(Sequence[Span]):
         return float(first_s), float(np.max(self.ends_s, where=works, initial=-np.inf))
 
     def busy_cells(self, rank: int) -> Int64s:
-        """Return the cells of a rank's ops that keep its device busy (`Span.is_work`), the first one of an Overlap."""
+        """Return the cells of a rank's ops that keep its device busy (`Span.is_work`); the first cell of an Overlap."""
         begin, end = int(self.ops.begins[rank]), int(self.ops.begins[rank + 1])
         codes, starts_s, ends_s = self.ops.codes, self.starts_s, self.ends_s
         own = codes[begin:end]
@@ -111,14 +111,14 @@ class SpanColumns(Sequence[Span]):
         return np.flatnonzero(is_busy) + begin
 
     def work_extent_s(self, rank: int) -> tuple[float, float] | None:
-        """Return when the first work of a rank began, and when the last was over [s]; None if it has none."""
+        """Return the start of the first and the end of the last work of a rank [s]; None without work."""
         cells = self.busy_cells(rank)
         if not len(cells):
             return None
         return float(self.starts_s[cells].min()), float(self.ends_s[cells].max())
 
     def worked_s(self, rank: int) -> float:
-        """Return how long the works of a rank took, all together [s]."""
+        """Return the total time of the work of a rank [s]."""
         cells = self.busy_cells(rank)
         return fsum((self.ends_s[cells] - self.starts_s[cells]).tolist())
 

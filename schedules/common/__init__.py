@@ -1,4 +1,4 @@
-"""Helpers of all floors: limits, settings, counts, quoted values and room in memory."""
+"""Helpers of all packages: limits, settings, counts, quoted values and free memory."""
 
 import lazy_loader
 

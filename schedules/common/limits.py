@@ -35,10 +35,10 @@ def require_cells(
 
     Args:
         what: Name of the schedule, for the message.
-        num_ranks: Its ranks.
-        num_stages: Its stages.
-        num_microbatches: Its micro-batches.
-        are_columns: Whether its ops are numbers in columns; otherwise each is an object.
+        num_ranks: Number of ranks.
+        num_stages: Number of stages.
+        num_microbatches: Number of micro-batches.
+        are_columns: Whether ops are numbers in columns; otherwise each op is an object.
 
     Raises:
         ScheduleError: The lists would be too large; the message has the largest possible number of micro-batches, or

@@ -1,4 +1,4 @@
-"""Memory: the free room, so that too large objects are refused before they are made, and a pause of the collector."""
+"""Free memory, to refuse objects that are too large before they are made, and a pause of the garbage collector."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EXHAUSTED = re.compile(
 
 
 _SCARCE_BYTES = 256 << 20
-"""With less memory left, a library fails to load for lack of memory, whatever its message [bytes]."""
+"""Free memory below which any failure to load a library counts as a lack of memory [bytes]."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -55,10 +55,10 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def require_room_for_torch() -> None:
-    """Refuse to load torch where the address space is too small: torch would end the process, or wait forever.
+    """Refuse to load torch into a small address space, where torch would end the process or wait forever.
 
     Raises:
-        OneLineError: It is.
+        OneLineError: The address space is too small.
     """
     limit_bytes = address_space_bytes()
     if limit_bytes is not None and limit_bytes < _TORCH_BYTES:
@@ -69,13 +69,13 @@ def require_room_for_torch() -> None:
 
 
 def has_room_for_numba() -> bool:
-    """Return whether the address space is large enough to compile; LLVM would end the process, or wait forever."""
+    """Return whether the address space is large enough to compile; in a smaller one LLVM would fail or wait forever."""
     limit_bytes = address_space_bytes()
     return limit_bytes is None or limit_bytes >= _NUMBA_BYTES
 
 
 def address_space_bytes() -> int | None:
-    """Return the limit of this process's address space; None if it has none."""
+    """Return the limit of this process's address space [bytes]; None without a limit."""
     try:
         import resource
     except ImportError:  # another system than POSIX

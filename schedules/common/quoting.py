@@ -13,7 +13,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def shown(value: object) -> str:
-    """Return `value` as a message quotes it: in one line, and short."""
+    """Return `value` as text for a message: in one line, and short."""
     try:
         text = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
     except ValueError:  # Python writes no integer of more than 4300 digits
@@ -64,5 +64,5 @@ class OneLineError(ValueError):
 
 
 def printable(text: str) -> str:
-    """Return `text` in one line, as a terminal can show it: control and invisible characters are escaped."""
+    """Return `text` in one line, with control and invisible characters escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

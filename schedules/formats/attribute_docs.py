@@ -30,5 +30,5 @@ def first_sentence(kind: type) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return `text` as a description of a file, with null for None."""
+    """Return `text` as a description of a field of a file: in one line, with null for None."""
     return re.sub(r"\bNone\b", "null", " ".join(text.split()).replace("``", "`"))

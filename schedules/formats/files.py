@@ -44,7 +44,7 @@ class Faults:
         return self._count > 0
 
     def add(self, place: str, problem: str) -> None:
-        """Note `problem` ("got x, expected y; try z") at `place`; an empty place means the whole file."""
+        """Add the fault `problem` ("got x, expected y; try z") at `place`; an empty place means the whole file."""
         self._count += 1
         if self._count <= _SHOWN_FAULTS:
             self._shown.append(f"{place}: {problem}" if place else problem)
@@ -73,7 +73,7 @@ def without_breaks(text: str) -> str:
 
 
 def suffix_of(path: Path | str) -> str:
-    """Return the suffix of a file's name, such as ``.json``, in small letters; empty where it has none."""
+    """Return the suffix of a file's name, such as ``.json``, in small letters; empty without a suffix."""
     return Path(str(path)).suffix.lower()  # a value that is no path is refused by the reader
 
 
@@ -83,7 +83,7 @@ def read_text(path: Path | str, limit: int = MAX_BYTES, *, may_be_empty: bool = 
     All text from outside is read here, so that all readers accept the same texts.
 
     Raises:
-        ScheduleError: The file cannot be read, is larger, is not text, or is empty against `may_be_empty`.
+        ScheduleError: The file cannot be read, is larger, is not text, or is empty without `may_be_empty`.
     """
     data = read_bytes(path, limit).removeprefix(codecs.BOM_UTF8)
     if not may_be_empty and not data.strip():
@@ -119,14 +119,14 @@ def open_to_read(path: Path | str) -> BinaryIO:
     """Return an open file, or an open pipe that has a writer.
 
     Raises:
-        OSError: It cannot be opened, is a device, or is a pipe without a writer for `WRITER_S`.
+        OSError: The file cannot be opened, is a device, or is a pipe without a writer for `WRITER_S`.
     """
     file = os.fdopen(os.open(Path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     try:
         mode = os.fstat(file.fileno()).st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # it may have no end
             raise OSError(errno.EINVAL, "a device")
-        # a pipe without a name has a writer: the shell's <(command) takes the time that the command takes
+        # a pipe without a name has a writer: in the shell's <(command), as long as the command runs
         is_named = stat.S_ISFIFO(mode) and Path(os.path.realpath(path)).exists()
         if is_named and not select.select([file], [], [], WRITER_S)[0]:
             raise OSError(errno.ETIMEDOUT, "a pipe that nobody writes to")
@@ -167,14 +167,14 @@ def require_folder(folder: Path, path: Path | str) -> None:
 
 @contextmanager
 def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool = False) -> Iterator[Path]:
-    """Yield a name to write to; at the end, that file replaces `path`, or the target of the link `path`.
+    """Yield a temporary name to write to; at the end, this file replaces `path`, or the target of the link `path`.
 
     All whole files are written by this function, so that all errors have the same words.
 
     Args:
-        path: The file; it is unchanged after an error.
+        path: The file; an error leaves it unchanged.
         makes_folder: Whether a missing folder is made; its parent folder must exist.
-        is_lasting: Whether the file is flushed to the disk in the end, and survives a crash of the machine.
+        is_lasting: Whether the file is flushed to the disk at the end, so that it survives a crash of the machine.
 
     Raises:
         ScheduleError: The folder is missing, or the file cannot be written.
@@ -226,7 +226,7 @@ def _file_linked(path: Path | str) -> Path:
 
 
 _unfinished: dict[Path, Path | None] = {}
-"""Temporary names of unfinished and postponed files; a postponed one has the path that it will replace."""
+"""Temporary names of unfinished and postponed files; for a postponed file with the path that it will replace."""
 
 _postponed: set[Path] = set()
 """Files that replace their paths together."""
@@ -283,7 +283,7 @@ def fill_disk(on_write: Callable[[], None]) -> None:
 
 
 class _Disk:
-    """The assumed state of the disk; it is full if a function is set."""
+    """The simulated state of the disk: full if a function is set."""
 
     on_write: ClassVar[Callable[[], None] | None] = None
 
@@ -292,7 +292,7 @@ def append_text(path: Path | str, text: str) -> None:
     """Append `text` to a file as UTF-8, and flush it to the operating system.
 
     Raises:
-        ScheduleError: It cannot be written.
+        ScheduleError: The file cannot be written.
     """
     try:
         with Path(path).open("ab") as file:

@@ -1,4 +1,4 @@
-"""JSON documents with a format and a version: read more strictly than by `json`, written with a line per item."""
+"""JSON documents with a format and a version: read more strictly than in `json`, written with one line per item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipesched.schedules.common import shown
 from pipesched.schedules.formats.files import Faults, fault
 
 _MAX_DEPTH = 100
-"""Most lists and objects inside one another in a JSON text."""
+"""Largest depth of nested lists and objects in a JSON text."""
 
 _FORMAT = re.compile(rb'"format"\s*:\s*"(pipesched[\w.-]*)"')
 _HEAD_BYTES = 2**16
@@ -25,7 +25,7 @@ _MAX_INTEGER_DIGITS = 19
 def format_of(path: Path | str) -> str | None:
     """Return the format of a JSON file, such as ``"pipesched.timeline"``; the file may still be invalid.
 
-    None if its first 64 KiB contain no format, or if it is a pipe or cannot be read.
+    None if the first 64 KiB contain no format, or the file is a pipe or cannot be read.
     """
     try:
         if not Path(path).is_file():
@@ -41,7 +41,8 @@ def load_json(text: str, origin: str) -> object:
     """Return the value of a JSON text, more strictly than `json` reads it.
 
     Raises:
-        ScheduleError: Not JSON; or NaN, an infinity, a key given twice, a number too large, nested too deep.
+        ScheduleError: The text is not JSON, contains NaN, an infinity, a repeated key or a number that is too large, or
+            is nested too deep.
     """
     try:
         value: object = json.loads(
@@ -103,11 +104,11 @@ def load_document(
 ) -> dict[str, Any]:
     """Return the fields of a JSON object with ``"format": form, "version": 1`` and the fields `types`.
 
-    All fields but the `optional` ones are required, no other fields are allowed, and each has exactly its type: a
-    bool is no int, but an int is a float.
+    All fields but the `optional` ones are required, no other fields are allowed, and each field has exactly its type: a
+    bool is not an int, but an int is a float.
 
     Raises:
-        ScheduleError: Not such an object.
+        ScheduleError: The text is not such an object.
     """
     document = load_json(text, origin)
     if not isinstance(document, dict):
@@ -152,7 +153,7 @@ def document_schema(
     """Return the JSON Schema of the files for `load_document`, with the same arguments.
 
     Args:
-        said: Further keywords of each field in the schema, its description at least.
+        said: Further keywords of each field in the schema, at least its description.
     """
     fields = {name: {"type": _JSON_TYPES[kind], **said[name]} for name, kind in {**types, **optional}.items()}
     head = {

@@ -4,8 +4,8 @@
     0BW1          0B1           full backward
     0B1 .. 0W1    0I1 .. 0W1    the two halves of a backward
 
-A file is of 2024 if it has BW, or if it has W, no I, and a B for every W. In today's words, B and W of one
-micro-batch are an error, so no correct file of today looks like a file of 2024.
+A file is from 2024 if it has BW, or if it has W, no I, and a B for every W. In today's words, B and W of one
+micro-batch are an error, so no valid file of today looks like a file from 2024.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAIR = re.compile(r"([0-9]+SEND_[FB][0-9]+)_([0-9]+RECV_[FB][0-9]+)")
 
 
 def word_of_today(cell: str) -> str | None:
-    """Return the word of today for BW; None for any other cell."""
+    """Return today's word for a cell with BW, or None for any other cell."""
     match = _FULL.fullmatch(cell)
     return None if match is None else f"{match[1]}B{match[2]}"
 
@@ -42,9 +42,9 @@ def in_todays_words(rows: Rows, full: set[Compute], place: CellName, faults: Fau
 
     Args:
         rows: The ops of a file, with B for BW.
-        full: The backwards that the file calls BW.
-        place: Names a cell.
-        faults: Collects halves without their other half, and words unknown to PyTorch of 2024.
+        full: The backwards with the word BW in the file.
+        place: Function that returns the name of a cell for messages.
+        faults: Receives halves without their other half, and words unknown to PyTorch of 2024.
     """
     parts = {part for row in rows for op in row if op is not None for part in computes(op)}
     inputs = {part for part in parts if part.phase is Phase.BACKWARD} - full

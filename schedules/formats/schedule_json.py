@@ -1,4 +1,4 @@
-"""Schedules as JSON, with all properties: also replicas, versions, steps and shared devices.
+"""Schedules as JSON, with all properties, replicas, versions, steps and shared devices included.
 
     {"format": "pipesched.schedule", "version": 1, "name": "gpipe", "num_stages": 2, "num_microbatches": 1,
      "rank_to_device": [0, 1],
@@ -8,10 +8,10 @@
 An op is a text (`schedules.formats.op_text`); a Send or Recv names its peer's rank. Optional fields:
 
     "width": 2                  copies of a pipeline (`schedules.transforms.replication`); default 1
-    "is_lowered": true          the lists contain all their communication, namely none; default: true if they have any
-    "origin": "spectrain"       the catalogue's entry that they were made from; default: unknown
-    "traits": {"is_asynchronous": true, "prediction": "momentum"}    their properties (`schedules.traits`)
-    "parameters": {"accumulate": 4}    parameters given to the catalogue's entry; the others have their defaults
+    "is_lowered": true          the lists need no further Sends and Recvs; default: true if they have any
+    "origin": "spectrain"       the catalogue's entry that made the lists; default: unknown
+    "traits": {"is_asynchronous": true, "prediction": "momentum"}    properties of the lists (`schedules.traits`)
+    "parameters": {"accumulate": 4}    parameters of the catalogue's entry; other parameters have their defaults
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_schedule(path: Path | str) -> Schedule:
     """Return the schedule in a file: CSV or JSON by its suffix, else by its first character.
 
     Raises:
-        ScheduleError: The file is neither.
+        ScheduleError: The file is neither a valid CSV nor a valid JSON schedule.
     """
     text = read_text(path)
     suffix = suffix_of(path)
@@ -67,7 +67,7 @@ def read_json(path: Path | str) -> Schedule:
 
 
 def from_json(text: str, origin: str) -> Schedule:
-    """Return the schedule in a JSON text; `origin` is how messages name it.
+    """Return the schedule in a JSON text; `origin` is the name of the text in messages.
 
     Raises:
         ScheduleError: The text is not such a schedule.
@@ -234,7 +234,7 @@ def _check_counts(schedule: Schedule, faults: Faults) -> None:
 
 
 def _numbers(op: Op, schedule: Schedule) -> Iterator[tuple[str, object, int]]:
-    """Yield the numbers in `op`: name, value, and the limit that it must stay below."""
+    """Yield the numbers in `op`: name, value, and exclusive upper limit."""
     match op:
         case Compute():
             yield "stage", op.stage, schedule.num_stages

@@ -3,10 +3,10 @@
     {"format": "pipesched.timeline", "version": 1, "name": "gpipe", "source": "predicted", "rank_to_device": [0, 1],
      "spans": [[0, "0F0", 0.0, 0.0, 1.5], ...], "memory": [[0, 0.0, {"weights": 1024}], ...]}
 
-A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind. Optional are
-``"hand_overs": [[0, "0SEND_F0>1", 1.5, 1.6], ...]``: rank, op, start_s, end_s [s]; and ``"yardstick": {"device": "cpu",
-"num_busy": 2, "kernel_s": 0.0003}``, the time of a fixed kernel beside it; and ``"launch_s": 1.2``, the time in which
-one thread launched all ops.
+A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind. Three fields
+are optional: ``"hand_overs": [[0, "0SEND_F0>1", 1.5, 1.6], ...]`` has rank, op, start_s, end_s [s]; ``"yardstick":
+{"device": "cpu", "num_busy": 2, "kernel_s": 0.0003}`` has the time of a fixed kernel beside the run; ``"launch_s":
+1.2`` is the time in which one thread launched all ops [s].
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_timeline(path: Path | str) -> Timeline:
 
 
 def timeline_from_json(text: str, origin: str) -> Timeline:
-    """Return the timeline in a JSON text; `origin` is how messages name it.
+    """Return the timeline in a JSON text; `origin` is the name of the text in messages.
 
     Raises:
         ScheduleError: The text is not such a timeline.

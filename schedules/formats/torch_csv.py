@@ -1,11 +1,11 @@
 """PyTorch's schedule CSV in both dialects, read and written.
 
-As `torch.distributed.pipelining` 2.13 reads and writes it; torchtitan takes the same file. Files of 2024 are read too.
+`torch.distributed.pipelining` 2.13 and torchtitan use this file. Files of 2024 are read too.
 
     0F0,0F1,,0B0,0B1                            compute-only: a row per rank, no header, an empty cell is idle
     0F0,0SEND_F0,0F1,...,0RECV_B0,0B0,...       compute+comms: no empty cells
 
-PyTorch reads `2F0junk` as `2F0` and checks no communication; here a cell is an op and nothing else. The file has no
+PyTorch reads `2F0junk` as `2F0` and checks no communication; this reader refuses text after an op. The file has no
 optimizer step: reading adds a Step at the end of each list, and writing drops it.
 """
 
@@ -56,7 +56,7 @@ def read_csv(path: Path | str, *, steps: bool = True) -> Schedule:
 
 
 def read_csv_text(text: str, origin: str, *, steps: bool = True) -> Schedule:
-    """Return the schedule in the text of a CSV file, which messages call `origin`. See `read_csv`."""
+    """Return the schedule in the text of a CSV file, as `read_csv`; `origin` is the name of the text in messages."""
     faults = Faults(origin)
     full: set[Compute] = set()
     parsed = _parse(text, origin, full, faults)
@@ -83,7 +83,7 @@ def write_csv(schedule: Schedule) -> str:
     """Return `schedule` in the compute-only dialect: a row per rank, no idle cells, lines ended by CR LF.
 
     Raises:
-        ScheduleError: The CSV cannot represent it.
+        ScheduleError: The CSV cannot represent the schedule.
     """
     return _write(schedule, [[None if is_communication(op) else op for op in row] for row in schedule.ops])
 
@@ -92,7 +92,7 @@ def write_csv_comms(schedule: Schedule) -> str:
     """Return `schedule` in the compute+comms dialect: a row per rank, lines ended by CR LF.
 
     Raises:
-        ScheduleError: The CSV cannot represent it, or it has no communication where some is needed.
+        ScheduleError: The CSV cannot represent the schedule, or the schedule lacks Sends and Recvs.
     """
     return _write(schedule, schedule.ops, comms=True)
 
@@ -114,7 +114,7 @@ def _parse(text: str, origin: str, full: set[Compute], faults: Faults) -> list[l
             _require_ops(cells, origin)
         num_cells += len(cells) or 1
         if num_cells > MAX_CELLS:
-            problem = f"got more than {MAX_CELLS} cells, expected at most as many; try fewer micro-batches"
+            problem = f"got more than {MAX_CELLS} cells, expected at most {MAX_CELLS}; try fewer micro-batches"
             raise fault(origin, f"row {len(rows) + 1}: {problem}")
         rows.append([_parse_cell(cell, _cell(len(rows), index), full, faults) for index, cell in enumerate(cells)])
     return rows
@@ -132,10 +132,10 @@ def _rows(text: str, origin: str) -> Iterator[list[str]]:
 
 
 def _require_ops(cells: Sequence[str], origin: str) -> None:
-    """Refuse the first row of another kind of table, in one sentence for all of its cells.
+    """Refuse the first row of another kind of table, with one message for all cells of the row.
 
     Raises:
-        ScheduleError: Semicolons part its cells, or several words are there and none is an op.
+        ScheduleError: The cells are separated by semicolons, or the row has several words and no op.
     """
     words = [word for cell in cells if (word := cell.strip())]
     if len(words) == 1 and ";" in words[0] and not words[0].startswith("("):
@@ -177,7 +177,7 @@ def _parse_cell(cell: str, place: str, full: set[Compute], faults: Faults) -> Op
 
 
 def _check_dialect(rows: Rows, faults: Faults) -> None:
-    """Refuse empty cells in a file with communication; a cell without a valid op is neither."""
+    """Refuse empty cells in a file with communication; a cell without a valid op does not count as either."""
     if faults or not has_communication(rows):
         return
     for rank, row in enumerate(rows):
@@ -212,7 +212,7 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
 
 
 def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
-    """Return `row` without the Step after each stage's last computation, as the end of a CSV row stands for it."""
+    """Return `row` without the Step after each stage's last computation, which the end of a CSV row implies."""
     kept = list(row)
     own = {part.stage for op in kept if op is not None for part in computes(op)}
     busy: set[int] = set()

@@ -38,7 +38,7 @@ Rows: TypeAlias = Sequence[Sequence[Op | None]]
 """The cells of each rank; None is a cell without an op."""
 
 CellName: TypeAlias = Callable[[int, int], str]
-"""How a message names the cell of (rank, index)."""
+"""Function from (rank, index) to the name of the cell in messages."""
 
 
 @dataclass(slots=True)

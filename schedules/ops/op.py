@@ -34,7 +34,7 @@ class Payload(StrEnum):
 class Message(NamedTuple):
     """The tensor that `stage` sends to its neighbour for `microbatch`.
 
-    An activation goes to ``stage + 1``, a gradient to ``stage - 1``. A tuple, as it is used as a key.
+    An activation goes to ``stage + 1``, a gradient to ``stage - 1``. A message is a tuple because it is used as a key.
     """
 
     payload: Payload
@@ -161,7 +161,7 @@ class Reshard:
 
 
 ENDS_MICROBATCH = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
-"""The phases that end a micro-batch on its stage: afterwards its gradient is added and its activations are free."""
+"""The phases that end a micro-batch on its stage: they complete its gradient and free its activations."""
 
 WorkOp: TypeAlias = Compute | Overlap | Step | Average
 """Ops that keep a device busy, for the seconds in the costs."""

@@ -39,7 +39,7 @@ def computes(op: Op) -> tuple[Compute, ...]:
 
 
 def in_flight_change(part: Compute) -> int:
-    """Return by how much `part` changes the number of micro-batches in flight on its stage: 1, 0 or -1.
+    """Return the change of the number of micro-batches in flight on a stage by `part`: 1, 0 or -1.
 
     A micro-batch counts while its F runs, and while its last backward pass runs.
     """
@@ -84,7 +84,7 @@ def rewritten(op: Op, compute: Callable[[Compute], Compute], post: Callable[[Sen
 def gives(op: Compute) -> Message | None:
     """Return the message that `op` makes, if any.
 
-    With `needs`, the only statement of the dependency rule.
+    `gives` and `needs` are the only statement of the dependency rule.
     """
     match op.phase:
         case Phase.FORWARD:
@@ -131,12 +131,12 @@ def stages_of(ops: Iterable[Op]) -> tuple[int, ...]:
 
 
 def moved(op: Op, microbatches: int, steps: Callable[[int], int]) -> Op:
-    """Return `op` as it is after `microbatches` more micro-batches.
+    """Return `op` with higher numbers, for a place behind further micro-batches and Steps.
 
     Args:
         op: The op.
-        microbatches: Number of micro-batches before.
-        steps: A function from a stage to its Steps before.
+        microbatches: Number of further micro-batches before the op.
+        steps: A function from a stage to the number of its further Steps before the op.
     """
 
     def compute(part: Compute) -> Compute:

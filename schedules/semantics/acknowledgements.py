@@ -3,7 +3,7 @@
     peer's list    R<me  1F0      R<me  S>me  1F1      S>me
                    m0    uses m0  m1    1     uses m1  2
 
-The peer's first message proves that one message of the rank has been used, and the second proves it for two.
+The peer's first message proves that it has used one message of the rank, and its second message proves it for two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Acknowledgements:
     Args:
         ops: The peer's lowered list.
         peer: Rank of the peer.
-        me: The rank.
+        me: Number of the rank.
         num_stages: Number of stages of the whole pipeline.
         is_held: Whether the list is in memory and is read once; a generated list is read for every iteration.
     """

@@ -4,7 +4,7 @@ A rank posts its Sends and Recvs and continues. Posts wait in *streams*: only th
 The k-th Send of a channel (a directed pair of ranks) and its k-th Recv belong together; they are over when both are
 under way. Backends differ in the posts that share a stream:
 
-    BUFFERED   Recvs of a channel; Sends wait for nothing and nobody
+    BUFFERED   Recvs of a channel; Sends do not wait
     CHANNEL    Sends of a channel, Recvs of a channel                   0: S>1 | R<1 | S>2
     DEVICE     the same; but reductions of a rank go one after the other (`semantics.reductions`), as in the next three
     PAIR       all between two ranks, both ways                         0: S>1 R<1   | S>2
@@ -50,8 +50,8 @@ class PostBatch:
     """Sends and Recvs that start and end together; nearly always a single one.
 
     Attributes:
-        start: Position of the first in the rank's list.
-        stream: The stream that it waits in, or None without a wait.
+        start: Position of the first post in the rank's list.
+        stream: The stream in which the batch waits, or None without a wait.
         num_open: Number of posts that have not met their counterpart.
     """
 

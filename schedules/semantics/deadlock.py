@@ -1,7 +1,7 @@
 """Explain a deadlock: the chain of waiting ops, up to a circle or a missing op.
 
-A blocked op waits for another blocked op, or for a missing one. So the chain of reasons from any rank ends in a
-circle or at a missing op:
+A blocked op waits for another blocked op, or for a missing op. So the chain of reasons from any rank ends in a circle
+or at a missing op:
 
     0B0 of rank 0 --needs--> 1B0 of rank 1 --comes after--> 1F1 --needs--> 0F1 of rank 0 --comes after--> 0B0
     1F0 of rank 1 --needs--> 1RECV_F0 --meets--> 0SEND_F0 of rank 0, which is missing
@@ -75,9 +75,9 @@ class Missing:
     """The missing op at the end of a chain of waits.
 
     Attributes:
-        rank: The rank whose list lacks it, or None for any rank.
+        rank: The rank whose list lacks the op, or None for any rank.
         op: The text of the op.
-        text: The actual state of the lists.
+        text: The actual ops in its place, as text.
     """
 
     rank: int | None
@@ -154,7 +154,7 @@ def _links(schedule: Schedule, path: _Path) -> tuple[WaitingOp, ...]:
 
 
 def _tail(schedule: Schedule, path: _Path) -> _Path:
-    """Return the end of a chain, from its last computation or Reduce, or without one from its waiting Send."""
+    """Return the end of a chain: from its last computation or Reduce, or else from its waiting Send."""
     places = list(path)
     stands = [
         at
@@ -175,7 +175,7 @@ def _turned(path: _Path, start: ListPosition) -> _Path:
 
 
 class _Reasons:
-    """Finds one reason why an op is not over."""
+    """Finds one reason why an op is unfinished."""
 
     def __init__(self, schedule: Schedule, outcome: Progress, communication: Communication) -> None:
         self._ops, self._num_stages = schedule.ops, schedule.num_stages
@@ -228,7 +228,7 @@ class _Reasons:
                 assert_never(op)
 
     def _held(self, rank: int, is_it: Callable[[Op], bool]) -> ListPosition:
-        """Return the first post of `rank` of this kind that is not over."""
+        """Return the first unfinished post of `rank` for which `is_it` is true."""
         return next((rank, i) for i, op in enumerate(self._ops[rank]) if (rank, i) in self._held_by and is_it(op))
 
     def _post(self, place: ListPosition, op: Send | Recv) -> tuple[Why, ListPosition | Missing]:
@@ -296,7 +296,7 @@ def _maker_name(message: Message) -> str:
 
 
 def _name(link: WaitingOp, rank: int) -> str:
-    """Name an op as seen from `rank`."""
+    """Return the name of an op in the report; it has the rank if this is not `rank`."""
     return f"{link.op}{'' if link.rank == rank else f' of rank {link.rank}'} (op {link.index})"
 
 

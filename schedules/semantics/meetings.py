@@ -35,7 +35,7 @@ def channel_of(rank: int, op: Send | Recv) -> Channel:
 
 @final
 class Meetings:
-    """Finds posts that meet, given the posts of each rank in list order; the ranks may take turns in any order."""
+    """Finds posts that meet; the posts of a rank come in list order, and ranks may take turns in any order."""
 
     def __init__(self) -> None:
         self._sends: defaultdict[Channel, count[int]] = defaultdict(count)
@@ -45,7 +45,7 @@ class Meetings:
     def come(self, rank: int, op: PostOp) -> MeetingKey:
         """Return the key of the next post of `rank`: posts with equal keys meet.
 
-        For a known kind of post, `send` and `recv` return the same and are faster.
+        For a known kind of post, `send` and `recv` return the same key and are faster.
         """
         if isinstance(op, Reduce):
             return op.stage, next(self._reduces[rank, op.stage])

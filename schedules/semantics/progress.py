@@ -5,9 +5,9 @@
     rank 1      R<0 R<0      F0 B0 S>0       continues as soon as a message is there; its Send lets B0 run
 
 Every rank runs its list in order. A Compute waits for the messages that it needs. Send and Recv post and continue; a
-message is there when both are over (see `communicators`). Reduce also posts, and the stage's next Step waits until
-all replicas have posted theirs (`reductions`). The end of a list waits for the rank's Sends and Reduces. In lists
-without communication, a message is there once it is made.
+message arrives when both are over (see `communicators`). Reduce also posts, and the stage's next Step waits until all
+replicas have posted their Reduces (`reductions`). The end of a list waits for the rank's Sends and Reduces. In lists
+without communication, a message arrives when it is made.
 
 An op that runs never blocks another one, so all orders of the ranks reach the same ops: one order is enough.
 """
@@ -45,8 +45,8 @@ class Blocked:
 
     Attributes:
         index: Place of `op` in the rank's list, or the length of the list if only Sends and Reduces are unfinished.
-        op: None at the end of the list.
-        waits_for: The message that it waits for, or None if it waits for replicas, or at the end of the list.
+        op: The op, or None at the end of the list.
+        waits_for: The awaited message, or None if the op waits for replicas, or at the end of the list.
     """
 
     rank: int
@@ -177,7 +177,7 @@ class _Machine:
 
 
 def batch_at(row: tuple[Op, ...], start: int, communication: Communication) -> list[Send | Recv]:
-    """Return the Send or Recv at `start`, with its neighbours behind it if `communication` batches them."""
+    """Return the Send or Recv at `start`, and the posts directly behind it if `communication` batches them."""
     ops: list[Send | Recv] = []
     for index in range(start, len(row) if communication is Communication.BATCHED else start + 1):
         op = row[index]

@@ -1,8 +1,8 @@
 """Open reductions: the k-th Reduce of a stage on one rank meets the k-th on every other replica.
 
-A rank posts a Reduce and continues; the next Step of the stage waits until it is over. The k-th Reduces of a stage on
-its replicas are over when all of them are posted. Each stage has its own communicator. If a device runs all
-collectives in the order of their posts, they also wait for one another:
+A rank posts a Reduce and continues; the next Step of the stage waits for the end of the reduction. The k-th Reduces of
+a stage on its replicas are over when all of them are posted. Each stage has its own communicator. If a device runs all
+collectives in the order of their posts, the collectives also wait for one another:
 
     apart     rank 0  0REDUCE 1REDUCE 0STEP 1STEP        both are over when they are posted
               rank 1  1REDUCE 0REDUCE 0STEP 1STEP
@@ -23,7 +23,7 @@ from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 
 @dataclass(slots=True, eq=False)
 class _OpenReduction:
-    """One unfinished reduction, and its places in the lists of the ranks that have come to it."""
+    """One unfinished reduction, and its places in the lists of the ranks that have posted it."""
 
     stage: int
     places: dict[int, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class OpenReductions:
         self._meetings = Meetings()
 
     def post(self, place: ListPosition, op: Reduce) -> set[int]:
-        """Post a Reduce; return the ranks of all reductions that are over with it."""
+        """Post a Reduce; return the ranks of all reductions that are now over."""
         rank, index = place
         reduction = self._reductions.setdefault(self._meetings.come(rank, op), _OpenReduction(op.stage))
         reduction.places[rank] = index

@@ -26,7 +26,7 @@ from pipesched.schedules.transforms.replication import replicate
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
 _MOST_PERIODS = 32
-"""Number of tried periods: 1, 2, 3, .. times the micro-batches of a step."""
+"""Most periods to try: 1, 2, 3, .. times the micro-batches of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ class _Part:
         yield from (self.moved(op, count) for op in row[end:])
 
     def moved(self, op: Op, blocks: int = 1) -> Op:
-        """Return `op` with the micro-batch that it has `blocks` blocks later."""
+        """Return `op` with its micro-batch number `blocks` blocks later."""
         return moved(op, blocks * self.period, lambda stage: blocks * self.steps[stage])
 
     def repeats(self, row: Sequence[Op], place: int) -> bool:
-        """Whether the op at an index of `row` is repeated a block later."""
+        """Whether the op at index `place` of `row` is repeated one block later."""
         later = place + self.length
         return later < len(row) and self.moved(row[place]) == row[later]
 
@@ -184,7 +184,7 @@ def _phases(ops: Sequence[Op] | Iterator[Op]) -> Counter[tuple[Phase, int]]:
 
 
 def _parts_of(row: Sequence[Op], period: int) -> list[_Part]:
-    """Return the parts of a rank's list that repeat all its phases, `period` micro-batches later."""
+    """Return the parts of a rank's list that repeat `period` micro-batches later and contain all its phases."""
     place_of = {_parts_key(op, 0): place for place, op in enumerate(row) if computes(op)}
     has_versions = any(part.version for op in row for part in computes(op))
     wanted, parts, place = _phases(iter(row)).keys(), list[_Part](), 0

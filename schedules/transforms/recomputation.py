@@ -10,10 +10,9 @@ F then keeps only the stage's input, and R rebuilds the other activations. A ran
 the inputs of the others in flight. R needs no gradient, so it runs before the gradient arrives. A batch takes (m + p
 - 1)(t_f + t_b) + m t_f. With recomputation inside B, it would take (m + p - 1)(2 t_f + t_b).
 
-R reads the weights of its backward. If these are the weights of F, it rebuilds the output of F. Otherwise (newer
-weights in the backward, or other predictions) it makes the activations of the backward's weights, and only the sent
-messages come from the weights of F. So R never needs a version that no other op reads, and a prediction can be made
-again.
+R reads the weights of its backward. If these are the weights of F, R rebuilds the output of F. Otherwise (newer weights
+in the backward, or other predictions) R makes the activations of the backward's weights, and only the sent messages
+come from the weights of F. So R never needs a version that no other op reads, and a prediction can be repeated.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _REBUILT_FOR = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
 
 
 def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Schedule:
-    """Return `schedule`, lowered or not, with an R before the B or I of every micro-batch that has none yet.
+    """Return `schedule`, lowered or not, with an R before the B or I of every micro-batch without an R.
 
-    R comes right before the op that contains the backward, and behind the Recv, which waits for nothing.
+    R comes right before the op that contains the backward, so it is behind a Recv directly before this op.
 
     Args:
         schedule: The schedule; the name of the result has a ``+R``.

@@ -43,7 +43,7 @@ MAX_REPLICATED_RANKS = MAX_DEVICES
 """Most ranks of all copies together: the most devices of a cluster."""
 
 Placement: TypeAlias = Literal["pipeline", "data"]
-"""Ranks on neighbouring devices: the ranks of a copy, or the copies of a rank."""
+"""The ranks on neighbouring devices: the ranks of one copy, or the copies of one rank."""
 
 _ENDS = frozenset(map(cell_code, ENDS_MICROBATCH))
 _READ = {
@@ -61,8 +61,8 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     Raises:
         ScheduleError: The width is below 1 or gives more than `MAX_REPLICATED_RANKS` ranks, or the schedule averages
-            pipelines elastically, so that they are not equal. Generated lists raise the last error only when they are
-            read.
+            pipelines elastically, so that they are not equal. Generated lists report averaged pipelines only when the
+            lists are read.
     """
     positive(width=width)
     if width == 1:
@@ -183,10 +183,10 @@ class _Copy:
 
 @final
 class _Gradients:
-    """The last gradient of each stage so far, which the stage's missing Reduce follows.
+    """The last gradient of each stage so far: the stage's missing Reduce comes behind it.
 
-    The last gradient is known only at the Step. Sends and Recvs directly behind a gradient stay there, so that
-    messages need not wait for the sum.
+    The last gradient is known only at the Step. Sends and Recvs directly behind a gradient stay there, so that messages
+    need not wait for the sum.
 
     Attributes:
         last: Number of the last gradient of each stage, or of the last message directly behind it.
@@ -262,7 +262,7 @@ def _with_reduces(columns: OpColumns) -> OpColumns:
 
 
 def _all_copies(columns: OpColumns, copies: Sequence[_Copy]) -> OpColumns:
-    """Return the columns of all copies, given the columns of one with its Reduces."""
+    """Return the columns of all copies, given the columns of one copy with its Reduces."""
     if columns.counts[op_cells.AVERAGE]:
         require_equal(copies[0].name, len(copies))
     width, num_cells = len(copies), len(columns.codes)

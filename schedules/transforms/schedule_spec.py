@@ -32,7 +32,7 @@ class ScheduleSpec:
         lists: The lists in JSON (`schedules.formats.schedule_json`), instead of all attributes above.
         recompute: Stages that recompute.
         width: Number of equal copies (`schedules.transforms.replication`).
-        placement: Ranks on neighbouring devices: the ranks of a copy, or the copies of a rank.
+        placement: The ranks on neighbouring devices: the ranks of one copy, or the copies of one rank.
     """
 
     name: str = ""

@@ -1,9 +1,9 @@
 """A training run: a schedule for any number of steps, and the micro-batches of a step.
 
-A *step* is one optimizer step of the model. It has the fewest micro-batches after which every stage has stepped
-equally often, or a whole number of times, if replicas take turns (1F1B-RR). Their number is derived from the op
-lists: all m of a batch under GPipe, `accumulate` under PipeDream-2BW, one under PipeDream. So runs of different
-schedules can use the same samples in each step, each with its own micro-batches.
+A *step* is one optimizer step of the model. It has the fewest micro-batches after which every stage has stepped equally
+often, or a whole number of times if replicas take turns (1F1B-RR). The op lists show this number: m, the whole batch,
+under GPipe, `accumulate` under PipeDream-2BW, one under PipeDream. So runs of different schedules can use the same
+samples in each step, with micro-batches of different sizes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class TrainingRun:
     Attributes:
         name: The schedule's name.
         microbatches_per_step: Number of micro-batches of a step.
-        lists: A function from a number of steps to their lists.
-        beginning: A function from a number of steps to lists of at least these steps, equal to the first steps of a
+        lists: A function from a number of steps to the lists of these steps.
+        beginning: A function from a number of steps to lists of at least this number, equal to the first steps of a
             longer run, even if a parameter counts micro-batches of the whole run.
         part: A function from (steps before, steps) to the lists of a later part of the run.
         pipelines: Averaged copies of the model, each with its own batch in a step.

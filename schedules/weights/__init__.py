@@ -1,4 +1,4 @@
-"""The weights that every op reads: versions, their staleness, and how they are predicted."""
+"""The weights that every op reads: versions, staleness and predictions."""
 
 import lazy_loader
 

@@ -42,8 +42,7 @@ class StageStaleness:
         forward: The weights that F reads.
         backward: The weights that all other phases read.
         same: Micro-batches whose F and backward read the same weights.
-        predicted: Micro-batches whose F and backward read one version, and at least one of them reads a prediction of
-            it.
+        predicted: Micro-batches whose F and backward read one version, at least one of them by a prediction.
         different: Micro-batches whose F and backward read different versions.
         live_versions: Most versions on a rank at once, with the newest.
         live_copies: Most copies of the weights on a rank at once: versions, and a predicted copy.
@@ -119,7 +118,7 @@ def staleness(schedule: Schedule, tell: Callable[[float], None] | None = None) -
 
 
 def rank_uses(schedule: Schedule, rank: int) -> Iterator[Use]:
-    """Yield every reading of weights on `rank`; a generated list is read op by op."""
+    """Yield every use of weights on `rank`; a generated list is read op by op."""
     return uses(schedule.lists[rank], in_order=not schedule.is_held)
 
 

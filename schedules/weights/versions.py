@@ -1,8 +1,8 @@
 """Weight versions: the version that each op reads, its age, and the versions in memory at once.
 
-A version is live from its Step to the next Step, and longer (stashed) if a later op reads it. This is known only when
-the later op is read. So `uses` yields an op a few ops late, once its values are known, and keeps only these ops in
-memory for a run of any length.
+A version is live from its Step to the next Step, and longer (stashed) if a later op reads it. The later op may be far
+behind in the list. So `uses` yields an op a few ops late, when its values are known, and keeps only these ops in memory
+for a run of any length.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def uses(ops: Iterable[Op], *, in_order: bool) -> Iterator[Use]:
 
     Args:
         ops: The list; it is read once.
-        in_order: Whether the versions that one phase of one stage reads never decrease. Then a version is over once
-            all phases have read later ones, and the list is read no further than needed. Otherwise it is read to its
-            end first.
+        in_order: Whether the versions that one phase of one stage reads never decrease. A version is then over once
+            all phases have read later versions, and the list is read no further than needed. Otherwise the whole list
+            is read first.
 
     Raises:
         ScheduleError: An op reads a version that does not exist yet, or with `in_order` a version that is over.
