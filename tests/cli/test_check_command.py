@@ -73,6 +73,7 @@ def test_data_hold_the_circle_link_by_link(pipesched):
     answer = pipesched("check -f dead.csv --json")
     assert answer.code == 1
     data = json.loads(answer.out)
+    assert data["runs"] is False
     (finding,) = data["findings"]
     assert (finding["kind"], finding["rank"], finding["op"]) == ("progress", 0, 1)
     assert [(link["rank"], link["op"], link["text"], link["next"]) for link in finding["deadlock"]["links"]] == [

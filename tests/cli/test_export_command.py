@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.cli.test_plan_command import measured  # noqa: F401 -- a fixture
 
 NAMED = "-s 1f1b -p 4 -m 8 --partition 3,2,2,3 --microbatch-size 2"
@@ -24,30 +22,6 @@ def test_a_schedule_by_name_is_exported(pipesched):
     assert pipesched(f"export megatron {NAMED.replace('3,2,2,3', 'Et*2|(tt|)*2t*2L')}") == pipesched(
         f"export megatron {NAMED}"
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (f"export deepspeed {NAMED}", "--partition: got 3,2,2,3, expected 3,3,2,2"),
-        (f"export megatron {NAMED} --recompute 0,1", "--recompute: got stages 0, 1, expected all or none"),
-        ("export megatron -s 1f1b -p 4 -m 8", "--partition: got none, expected it; try --partition 3,3,4"),
-        (
-            "export megatron -s zb_h1",
-            "--schedule: got zb_h1, expected 1f1b or interleaved, as Megatron-LM has no other",
-        ),
-        ("export megatron -s 1f1b -p 4 --partition 3,3 --microbatch-size 2", "schedule 1f1b: -m missing"),
-        (f"export megatron {NAMED} --partition 3,x", "--partition: got '3,x', expected layers per stage"),
-        ("export nemo", "got 'nemo', expected one of 'torchtitan', 'megatron', 'deepspeed'"),
-        ("plan nothing.json -b 8 --devices 4 --export megatron --json", "--export: got --json too"),
-        ("plan nothing.json -b 8 --devices 4 --export megatron --explain", "--export: got --explain too"),
-    ],
-)
-def test_what_cannot_be_exported_is_one_line(pipesched, line, said):
-    answer = pipesched(line)
-    assert answer.code == 2
-    assert said in answer.err
-    assert answer.err.count("\n") == 1
 
 
 def test_the_table_of_plans_says_who_can_be_told_of_which(pipesched, measured):  # noqa: F811

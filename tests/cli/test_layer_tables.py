@@ -55,21 +55,3 @@ def test_what_has_no_bytes_is_said(pipesched, table, folder):
         assert "no bytes of messages, weights, activations are known: sending, summing and holding them counts" in said
     said = " ".join(pipesched(f"partition {table} -p 2").out.split())
     assert "no bytes of weights are known" in said
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("plan rows.csv -b 8 --devices 2", "rows.csv: got a table of layers, expected --microbatch-sizes with the one"),
-        ("plan rows.csv -b 8 --devices 2 --microbatch-sizes 1,2", "'pipesched profile --layer-costs rows.csv'"),
-        ("tune rows.csv -p 2 -b 8", "make one of a table of layers, with 'pipesched profile --layer-costs F"),
-        ("profile gpt --layer-costs rows.csv", "got an option of runs without --from"),
-        ("profile --layer-costs rows.csv --repeats 3", "got an option of how layers are measured without MODEL"),
-        ("profile --layer-costs rows.csv --profile p.json", "got an option of runs without --from"),
-        ("profile --from run.json --layer-costs rows.csv --profile p.json", "--layer-costs: got --profile too"),
-    ],
-)
-def test_what_cannot_be_is_one_line(pipesched, table, line, said):
-    answer = pipesched(line)
-    assert answer.code == 2
-    assert said in answer.err

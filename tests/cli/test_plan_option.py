@@ -8,7 +8,7 @@ import pytest
 
 from pipesched.executor.launch import job_from_json
 from pipesched.profiles.io import Plan, Predicted, save_plan
-from pipesched.schedules.formats import from_json, read_timeline
+from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import ScheduleSpec
 
 MODEL = "mlp:width=8,layers=6"
@@ -33,8 +33,6 @@ def _plans(folder):
     save_plan(replace(PLAN, schedule_spec=pipedream, batch_size=4), folder / "pipedream.json")
     graph = replace(PLAN, model="graph elsewhere/vgg16.graph.txt", partition=(20, 20), microbatch_size=1, batch_size=8)
     save_plan(graph, folder / "graph.json")
-    wide = ScheduleSpec(name="gpipe", num_ranks=1, num_microbatches=2, width=2, recompute="all")
-    save_plan(replace(PLAN, schedule_spec=wide, partition=(6,), batch_size=8), folder / "wide.json")
 
 
 def test_a_placement_decides_which_links_the_messages_take(pipesched):
@@ -125,21 +123,3 @@ def test_a_job_of_a_plan_is_the_plan(pipesched, folder):
     assert training.job.schedule_spec == PLAN.schedule_spec
     assert (training.model, training.bounds, training.compression) == (MODEL, ((0, 2), (2, 6)), "half")
     assert (training.job.batch_size, training.job.num_steps) == (16, 7)
-
-
-def test_training_as_planned_is_training_in_one_piece(pipesched):
-    planned, whole = (
-        json.loads(pipesched(f"train {what} {COSTS} --steps 4 --dtype float64 --seed 2 --json").out)["runs"][0]
-        for what in ("--plan plan.json", f"{MODEL} -s gpipe -p 1 -m 1 --batch-size 16")
-    )
-    assert planned["schedule"] == "1f1bx2"
-    assert planned["training_loss"] == pytest.approx(whole["training_loss"], rel=1e-9)
-
-
-@pytest.mark.distributed
-def test_a_plan_is_run_and_measured(pipesched, folder):
-    answer = pipesched("run --plan wide.json --iterations 1 --out measured.json --json")
-    assert answer.code == 0, answer.err
-    assert json.loads(answer.out)["first_loss"] > 0
-    measured = read_timeline(folder / "measured.json")
-    assert (measured.name, measured.rank_to_device) == ("gpipex2+R", (0, 1))

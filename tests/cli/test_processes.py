@@ -28,14 +28,6 @@ def loaded_by(code, modules):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", ["simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --json", "run --help"])
-def test_light_commands_load_nothing_heavy(line):
-    code = f"import sys\nsys.argv = ['pipesched', *{line.split()!r}]\nfrom pipesched.cli.main import main\n"
-    code += "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code"
-    assert loaded_by(code, HEAVY) == []
-
-
-@pytest.mark.slow
 def test_the_libraries_load_nothing_heavy():
     rooms = "from pipesched import schedules, profiles, simulator; import pipesched.schedules.formats"
     assert loaded_by(rooms, (*HEAVY, "pydantic")) == []

@@ -80,12 +80,3 @@ def test_attention_is_said_to_keep_its_whole_matrix_where_it_does(pipesched, fol
     both = pipesched(f"{line} --flash-attention --selective-recompute")
     assert (both.code, both.err.count("\n")) == (2, 1)
     assert both.err.startswith("pipesched: --flash-attention: got it with --selective-recompute, expected one of them")
-
-
-def test_runs_are_measured_and_not_estimated(pipesched):
-    answer = pipesched("profile --from run.json --gpu h100")
-    assert answer.code == 2
-    assert (
-        answer.err
-        == "pipesched: profile: got an option of how layers are estimated without MODEL, expected both; leave it out\n"
-    )

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pipesched.executor import RankFailed
-from pipesched.executor.launch import job_from_json
 from pipesched.executor.runs import Measured, whole_model_losses
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import uniform
@@ -17,7 +16,6 @@ from pipesched.schedules import MemorySample
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, read_timeline
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Message, Payload
 from pipesched.simulator.engine import simulate_lists
 from pipesched.workflows.verifying.verified_schedule import relative_difference, with_initial_weights
 from tests.trace_rules import check_trace
@@ -47,14 +45,6 @@ def test_every_command_of_a_model_takes_it_as_an_option(pipesched, line, place):
     for key in place:
         given, named = given[key], named[key]
     assert given == named
-
-
-@pytest.mark.parametrize("command", ["run", "profile", "train", "verify"])
-def test_a_model_is_given_once(pipesched, command):
-    counts = "" if command == "profile" else "-s 1f1b -p 2 -m 2"
-    answer = pipesched(f"{command} {MODEL} --model mlp {counts}")
-    assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "--model: got mlp beside MODEL gpt" in answer.err
 
 
 @pytest.fixture
@@ -87,23 +77,6 @@ def test_a_job_of_an_emulated_run_takes_the_machines_along(pipesched, folder):
     assert (cluster.link(0, 1), cluster.nics) == (Link(0.5), ())
     assert pipesched("run -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --job job.json").code == 0
     assert json.loads((folder / "job.json").read_text())["job"]["cluster"] is None
-
-
-def test_a_job_of_an_emulated_run_has_the_slow_devices_and_links(pipesched, folder):
-    slow = "--slow device=1,factor=2 --slow link=0-1,factor=4 --link latency_s=0.5"
-    assert pipesched(f"run -s 1f1b -p 2 -m 4 --uniform f=1,b=2 {slow} --job job.json").code == 0
-    cluster = read_cluster(json.loads((folder / "job.json").read_text())["job"]["cluster"], "the job's cluster")
-    assert [device.speed for device in cluster.devices] == [1.0, 0.5]
-    assert cluster.link(0, 1) == Link(2.0)
-
-
-def test_emulated_messages_are_compressed_by_their_costs(pipesched, folder):
-    assert (
-        pipesched("run -s 1f1b -p 2 -m 4 --uniform f=1,b=2,output_bytes=4e6 --compression half --job job.json").code
-        == 0
-    )
-    emulated = job_from_json((folder / "job.json").read_text(), "job.json").job.emulate
-    assert emulated.message_bytes(Message(Payload.ACTIVATION, 0, 0)) == 2_000_000 + 8
 
 
 @pytest.mark.distributed

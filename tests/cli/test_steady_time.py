@@ -11,10 +11,6 @@ COSTS = "--uniform f=1,b=2"
 GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
 
 
-def steady(pipesched, line):
-    return data(pipesched, f"simulate {line}")["steady_s_per_microbatch"]
-
-
 def test_pipedream_and_gpipe_are_told_apart_by_their_pace_in_the_long_run(pipesched):
     line = f"compare pipedream,gpipe -p 4 -m 8 {COSTS}"
     rows = {row["name"]: row for row in data(pipesched, line)["schedules"]}
@@ -41,19 +37,6 @@ def test_the_steady_bubble_counts_steps_that_a_file_leaves_to_its_caller(pipesch
     assert pipedream["steady_bubble_fraction"] == pytest.approx(0)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "expected_s"), [
-        ("1f1b", "", (8 + 3) * 3 / 8), ("pipedream", "", 3.0), ("pipedream_2bw", " --set accumulate=4", 3.0),
-        ("hybrid", " --set pipelined=4", 12.0), ("hybrid", "", 7.5),
-    ],
-)  # fmt: skip
-def test_lists_from_a_file_have_the_steady_time_of_their_name(pipesched, folder, name, settings, expected_s):
-    """The second half of `hybrid` has one micro-batch in the pipeline: 4 stages of 3 s, one after the other."""
-    pipesched(f"show -s {name} -p 4 -m 8{settings} --out lists.json")
-    assert steady(pipesched, f"-s {name} -p 4 -m 8{settings} {COSTS}") == pytest.approx(expected_s, rel=1e-12)
-    assert steady(pipesched, f"-f lists.json {COSTS}") == pytest.approx(expected_s, rel=1e-12)
-
-
 def test_pipelines_that_drift_have_one_steady_time_in_every_command(pipesched):
     """A simulation of its own, with ops that vary, has 33.2 ms; lockstep would have 41.25 ms, and 1F1B has it."""
     line = "-p 4 -m 16 --set pipelines=2,advance=1 --uniform f=10ms,b=20ms"
@@ -67,11 +50,6 @@ def test_pipelines_that_drift_have_one_steady_time_in_every_command(pipesched):
     assert compared["steady_error"] == simulated["steady_error"] < 0.02
     told = pipesched(f"simulate -s avgpipe {line}").out
     assert f" ± {simulated['steady_error']:.1%} per micro-batch" in " ".join(told.split())
-
-
-def test_with_jitter_nothing_is_steady(pipesched):
-    assert steady(pipesched, f"-s gpipe -p 2 -m 3 {COSTS} --jitter 0.1") is None
-    assert "steady" not in pipesched(f"simulate -s gpipe -p 2 -m 3 {COSTS} --jitter 0.1").out
 
 
 def test_the_settings_of_a_search_have_the_pace_that_simulate_says(pipesched):

@@ -96,15 +96,6 @@ def test_layers_that_are_cut_unevenly_are_told_below_the_table(pipesched, folder
     assert "interleaved: v = 2, 24 layers on 16 stages: 8 of 2, 8 of 1; v = 3 would be even\n" in out
 
 
-def test_a_sweep_goes_on_from_its_file(pipesched, folder):
-    first = pipesched(f"{LINE} --resume found.jsonl --json")
-    lines = (folder / "found.jsonl").read_text().splitlines()
-    assert len(lines) == 1 + len(json.loads(first.out)["settings"])
-    (folder / "found.jsonl").write_text("\n".join(lines[:9]) + "\n")
-    assert pipesched(f"{LINE} --resume found.jsonl --json") == first
-    assert len((folder / "found.jsonl").read_text().splitlines()) == len(lines)
-
-
 def test_parameters_and_a_builder_of_ones_own_are_swept_too(pipesched):
     rows = data(pipesched, f"sweep -s avgpipe,1f1b -p 2 -m 4 {COSTS} --set pipelines=1,2,advance=0:2")["settings"]
     assert len(rows) == 6 + 1

@@ -62,15 +62,12 @@ def test_a_graph_without_a_model_is_run_by_its_costs(pipesched, folder):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("number", [1, 2])
-def test_the_lines_that_are_printed_run(pipesched, folder, number):
+def test_the_lines_that_are_printed_run(pipesched, folder):
     save_profile(replace(model(), model=MLP), folder / "m.json")
-    answer = pipesched(f"tune m.json -b 8 -p 2 -m 4 -n {number} --advance 1")
+    line = "tune m.json -b 8 -p 2 -m 4 -n 2 --advance 1"
+    answer = pipesched(line)
     run, train = re.findall(r"^    pipesched (.*)$", answer.out, re.MULTILINE)
-    assert (
-        run
-        in json.loads(pipesched(f"tune m.json -b 8 -p 2 -m 4 -n {number} --advance 1 --json").out)["commands"]["run"]
-    )
+    assert run in json.loads(pipesched(f"{line} --json").out)["commands"]["run"]
     ran = json.loads(pipesched(f"{run} --iterations 1 --json").out)
     assert ran["makespan_s"] > 0
     trained = json.loads(pipesched(f"{train} --steps 2 --json").out)
