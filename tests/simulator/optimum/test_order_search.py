@@ -200,10 +200,9 @@ def test_which_stages_recompute_is_chosen_as_well_as_by_trying_all_choices():
     costs = StageCosts(tuple(StageCost(f, None, i, w, **kept) for f, i, w in stages))
     lists = recompute(orderable(build("zb_h1", 2, 3), costs))
     room = counted_room(lists, costs, 1.25)
-    least_s = []
+    start, least_s = planned_times(order_problem(lists, costs, flat(2), room)), []
     for optional, left_out in (((0, 1), ()), ((), (0, 1)), ((), (0,)), ((), (1,)), ((), ())):
         problem = order_problem(lists, costs, flat(2), room, optional=optional, left_out=left_out)
-        start = planned_times(order_problem(lists, costs, flat(2), room))
         starts = start if len(start) == len(problem.kinds) else planned_times(problem)
         proof = proof_of(problem, starts, least_ticks(problem))
         assert proof.ticks == proof.bound
