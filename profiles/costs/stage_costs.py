@@ -326,7 +326,7 @@ class StageCosts(CostSource):
             case Phase.FORWARD:
                 seconds: float | None = cost.forward_s
             case Phase.RECOMPUTE:
-                seconds = cost.forward_s if cost.recompute_s is None else cost.recompute_s
+                seconds = cost.said("recompute_s")
             case Phase.BACKWARD:
                 seconds = cost.whole_backward_s
             case Phase.BACKWARD_INPUT:
@@ -339,9 +339,7 @@ class StageCosts(CostSource):
                 f"expected them; {self.advice}"
             )
         seconds += self._convert_s(op)
-        if not looks_ahead(op):
-            return seconds
-        return seconds + (cost.copy_s if cost.predict_s is None else cost.predict_s)
+        return seconds + cost.said("predict_s") if looks_ahead(op) else seconds
 
     def _convert_s(self, op: Compute) -> float:
         """Return the conversion time of an op: of the tensors at both ends of the stage, one in and one out."""

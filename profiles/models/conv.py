@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.models.model import Model
+from pipesched.profiles.models.model import Model, class_loss
 from pipesched.profiles.models.text_data import crops
 
 _GROUPS = 4
@@ -109,11 +109,6 @@ class ConvHead(nn.Module):
         """Map (B, C, S, S) to (B, classes)."""
         scores: Tensor = self.scores(x.mean((2, 3)))
         return scores
-
-
-def class_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy [nats]; 16-bit scores are widened to float32 first."""
-    return functional.cross_entropy(scores.float() if scores.dtype.itemsize < 4 else scores, targets)
 
 
 def _batch(image: int, classes: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.models.conv import class_loss
-from pipesched.profiles.models.model import Model, require_range
+from pipesched.profiles.models.model import Model, class_loss, require_dropout, require_range
 
 _NUM_PIXELS, _NUM_CLASSES, _NUM_HELD_OUT = 64, 10, 297
 
@@ -36,8 +35,7 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
     name = f"digits:width={width},blocks={blocks},dropout={dropout}"
     require_range(name, "width", width, 1, 2**16)
     require_range(name, "blocks", blocks, 0, 10_000)
-    if not 0 <= dropout < 1:
-        raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 to below 1; try 0.1")
+    require_dropout(name, dropout)
     return Model(
         name,
         (

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import GptShape
-from pipesched.profiles.models.model import Model, require_range
+from pipesched.profiles.models.model import Model, require_dropout, require_range
 from pipesched.profiles.models.text_data import held_out_next_bytes, next_byte_loss, next_bytes
 
 
@@ -66,12 +66,7 @@ def _check_gpt(name: str, shape: GptShape, dropout: float) -> None:
         raise ProfileError(
             f"model {name}: context: got {shape.context}, expected at most 16384; the text is not long enough"
         )
-    _require_dropout(name, dropout)
-
-
-def _require_dropout(name: str, dropout: float) -> None:
-    if not 0.0 <= dropout < 1.0:
-        raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 <= dropout < 1; try 0.1")
+    require_dropout(name, dropout)
 
 
 class Embedding(nn.Module):
@@ -162,7 +157,7 @@ def lstm(
     require_range(name, "width", width, 1, 2**16)
     require_range(name, "context", context, 1, 2**14)
     require_range(name, "vocab", vocab, 256, 2**20)
-    _require_dropout(name, dropout)
+    require_dropout(name, dropout)
     return Model(
         name,
         (

@@ -13,6 +13,7 @@ from itertools import chain
 import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -175,6 +176,26 @@ def require_range(name: str, key: str, got: float, least: int, most: int) -> Non
     """
     if not least <= got <= most:
         raise ProfileError(f"model {name}: {key}: got {got}, expected {least} to {most}; try {least}")
+
+
+def require_dropout(name: str, dropout: float) -> None:
+    """Refuse an invalid dropout probability of a model.
+
+    Raises:
+        ProfileError: `dropout` is not from 0 to below 1.
+    """
+    if not 0.0 <= dropout < 1.0:
+        raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 <= dropout < 1; try 0.1")
+
+
+def class_loss(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy [nats]; 16-bit scores are widened to float32 first.
+
+    Args:
+        scores: Scores of the classes, shape (samples, classes).
+        targets: Classes, shape (samples,).
+    """
+    return functional.cross_entropy(scores.float() if scores.dtype.itemsize < 4 else scores, targets)
 
 
 def layer_seed(seed: int, index: int) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.models.model import class_loss
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.formats import read_bytes
 
@@ -72,9 +72,8 @@ def held_out_next_bytes(context: int, file: str) -> tuple[Tensor, Tensor]:
 
 
 def next_byte_loss(scores_btv: Tensor, targets_bt: Tensor) -> Tensor:
-    """Return the mean cross entropy [nats per byte]; 16-bit scores are widened to float32 first."""
-    wide = scores_btv.float() if scores_btv.dtype.itemsize < 4 else scores_btv
-    return functional.cross_entropy(wide.flatten(0, 1), targets_bt.flatten())
+    """Return the mean cross entropy [nats per byte], as `class_loss`."""
+    return class_loss(scores_btv.flatten(0, 1), targets_bt.flatten())
 
 
 def _content(file: str) -> bytes:

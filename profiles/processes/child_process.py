@@ -112,7 +112,7 @@ def _children() -> list[int]:
 
 def is_stopped(pid: int) -> bool:
     """Return whether a signal or a debugger has stopped a process; False if the system does not report it."""
-    return _state(pid) in ("T", "t")
+    return _fields(pid)[0] in ("T", "t")
 
 
 def exit_code_of(pid: int) -> int | None:
@@ -122,10 +122,6 @@ def exit_code_of(pid: int) -> int | None:
     """
     fields = _fields(pid)
     return os.waitstatus_to_exitcode(int(fields[_EXIT_STATUS])) if fields[0] == "Z" else None
-
-
-def _state(pid: int) -> str:
-    return _fields(pid)[0]
 
 
 def _fields(pid: int) -> list[str]:

@@ -35,7 +35,7 @@ _LONGEST_VALUE = 1 << 24
 """Longest event or field of a trace [characters]."""
 
 _GZIP = b"\x1f\x8b"
-_LONGEST_US = 4e15
+LONGEST_US = 4e15
 """Largest time: microseconds since 1970 are 1.8e15, and two of them fit into 64 bits of nanoseconds."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -92,7 +92,7 @@ def event_ns(file: str, event: TraceEvent, key: str) -> int:
         ProfileError: The time is no number, or out of range.
     """
     value = event.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LONGEST_US < value < _LONGEST_US:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LONGEST_US < value < LONGEST_US:
         raise event_fault(file, event, key, "microseconds")
     whole_us = math.floor(value)
     return whole_us * 1000 + round((value - whole_us) * 1000)  # as a float, 1.8e15 us times 1000 would lose digits

@@ -12,7 +12,7 @@ from typing import get_args
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.autograd_passes import named_ranges, unnamed_passes
 from pipesched.profiles.traces.copies import pipeline_ranks
-from pipesched.profiles.traces.event_stream import TraceEvent, TraceFields, event_arguments, read_events
+from pipesched.profiles.traces.event_stream import LONGEST_US, TraceEvent, TraceFields, event_arguments, read_events
 from pipesched.profiles.traces.imported_timeline import ImportedTimeline, imported_timeline
 from pipesched.profiles.traces.kineto import read_kineto
 from pipesched.profiles.traces.passes import PostTimes, RankPasses, TimedPass, rank_passes
@@ -26,7 +26,6 @@ from pipesched.schedules.ops import Message, Op, Recv, Send, StageOp, Step
 
 _DEVICE = re.compile(r"rank (\d{1,6}) / device (\d{1,6})(?: |$)")
 _STAGE_OPS = {kind.__name__: kind for kind in get_args(StageOp)}
-_MOST_US = 4e15
 
 
 def is_own_trace(path: Path) -> bool:
@@ -103,7 +102,7 @@ def _own_op(event: TraceEvent, path: Path) -> tuple[int, Op, int, Interval]:
 
 
 def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) and -_MOST_US < value < _MOST_US else None
+    return value if isinstance(value, int | float) and -LONGEST_US < value < LONGEST_US else None
 
 
 def _text(name: str, arguments: TraceEvent) -> str:
