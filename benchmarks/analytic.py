@@ -1,10 +1,10 @@
-"""Estimated costs of GPTs beside what others measured on A100s: seconds of passes, iterations, and bytes.
+"""Estimated costs of GPTs beside published measurements on A100s: seconds of passes and iterations, and bytes.
 
     python benchmarks/analytic.py [--out benchmarks/results/analytic.md]
 
-Nothing is fitted: the GPU's figures are those of its data sheet, the efficiency that of the fastest product of matrices
-that somebody measured (`profiles/data/gpus/a100.json`). All published runs are of Megatron-LM on A100s of 80 GB, in
-nodes of eight with 200 Gb/s to each (`--machine dgx-a100`).
+No number is fitted: the GPU's figures come from its data sheet, and the efficiency is the fastest published matrix
+product (`profiles/data/gpus/a100.json`). All published runs are of Megatron-LM on A100s of 80 GB, in nodes of eight
+with 200 Gb/s for each GPU (`--machine dgx-a100`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ONE_OF_A_NODE = replace(NODE, devices=NODE.devices[:1], nics=((0,),))
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published number beside ours, in seconds or in bytes."""
+    """A published number beside the estimate, in seconds or in bytes."""
 
     what: str
     published: float
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """How much larger ours is, as a share of the published one."""
+        """The error of the estimate, as a share of the published number."""
         return self.estimated / self.published - 1
 
 
@@ -116,20 +116,20 @@ SCALING = (
 
 
 def estimated(shape: GptShape, samples: int, tensor_parallel: int = 1, **how: bool) -> Profile:
-    """Return the profile of a GPT on one of so many A100s that share its layers."""
+    """Return the profile of a GPT on one of `tensor_parallel` A100s that share its layers."""
     return pipesched.analytic_profile(
         shape.name, GPU, [samples], tensor_parallel=tensor_parallel, dtype="float16", optimizer="adam", **how
     ).profile
 
 
 def iteration(profile: Profile, schedule: Schedule, partition: Sequence[int], num_ranks: int) -> Simulation:
-    """Predict an iteration; each rank is on a node of its own, where other GPUs share its layers."""
+    """Predict an iteration; each rank is on a separate node, where other GPUs share its layers."""
     cluster = of_nodes(ONE_OF_A_NODE, num_ranks)
     return pipesched.simulate(schedule, pipesched.Setup(profile, cluster, partition=list(partition)))
 
 
 def blocks_per_stage(num_blocks: int, num_stages: int) -> list[int]:
-    """Return the layers of each stage: as many blocks in all of them, the embedding first, the head last."""
+    """Return the number of layers of each stage: equal blocks, plus the embedding first and the head last."""
     sizes = [num_blocks // num_stages] * num_stages
     for index in range(num_blocks % num_stages):
         sizes[index] += 1
@@ -139,7 +139,7 @@ def blocks_per_stage(num_blocks: int, num_stages: int) -> list[int]:
 
 
 def passes() -> Iterator[Row]:
-    """Yield the passes of the zero-bubble paper, of a stage in the middle."""
+    """Yield the passes of a middle stage in the zero-bubble paper."""
     for (name, num_microbatches), published_ms in PASSES.items():
         shape, stages, samples = ZERO_BUBBLE[name]
         cost = estimated(shape, samples).cost_of_layers(1, 1 + (shape.layers + 2) // stages, samples)
@@ -151,7 +151,7 @@ def passes() -> Iterator[Row]:
 
 
 def memory() -> Iterator[Row]:
-    """Yield the fullest GPU of the zero-bubble paper's 1F1B."""
+    """Yield the memory of the fullest GPU under 1F1B in the zero-bubble paper."""
     for (name, num_microbatches), gigabytes in MEMORY_GB.items():
         shape, stages, samples = ZERO_BUBBLE[name]
         inner = (shape.layers + 2) // stages
@@ -172,7 +172,7 @@ def layers() -> Iterator[Row]:
 
 
 def recomputing() -> Iterator[Row]:
-    """Yield the iterations with everything, and with attention alone, computed again."""
+    """Yield the iterations with full recomputation, and with recomputation of attention only."""
     for name, (shape, stages, chunks, microbatches, samples, full_s, selective_s) in RECOMPUTING.items():
         partition = blocks_per_stage(shape.layers, stages * chunks)
         if chunks > 1:
@@ -187,7 +187,7 @@ def recomputing() -> Iterator[Row]:
 
 
 def scaling() -> Iterator[Row]:
-    """Yield the iterations of the weak scaling: everything is computed again, each micro-batch is one sample."""
+    """Yield the iterations of the weak scaling: full recomputation, micro-batches of one sample."""
     for name, shape, gpus_per_layer, stages, gpus, batch, teraflops in SCALING:
         published_s = published_flops(shape, batch) / (gpus * teraflops * 1e12)
         schedule = recompute(pipesched.build("1f1b", stages, batch * gpus_per_layer * stages // gpus))
@@ -197,7 +197,7 @@ def scaling() -> Iterator[Row]:
 
 
 def published_flops(shape: GptShape, batch: int) -> float:
-    """Return equation 3 of arXiv:2104.04473: the operations of an iteration, activations computed again."""
+    """Return the operations of an iteration with full recomputation (arXiv:2104.04473, equation 3)."""
     s, h, depth = shape.context, shape.width, shape.layers
     return 96 * batch * s * depth * h**2 * (1 + s / (6 * h) + shape.vocab / (16 * depth * h))
 

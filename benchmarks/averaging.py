@@ -1,10 +1,10 @@
-"""How well parallel pipelines learn (AvgPipe, PPoPP 2023, section 7): elastic averaging beside plain training.
+"""The accuracy of parallel pipelines (AvgPipe, PPoPP 2023, section 7): elastic averaging beside plain training.
 
     python benchmarks/averaging.py [--data digits|text] [--seeds 3] [--out benchmarks/results/averaging.md]
 
-All runs see the same number of samples. N pipelines take N batches of B samples in an iteration, each with an update
-of its own; beside them stand plain training on batches of B, which makes N times as many updates one after the other,
-and on batches of N B, which makes as many as each pipeline. What is judged of N pipelines is their reference model.
+All runs see the same number of samples. N pipelines take N batches of B samples in an iteration, each with its own
+update. They are compared with plain training on batches of B, with N times as many successive updates, and on batches
+of N B, with as many updates as each pipeline. The reference model of N pipelines is scored.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PIPELINES = (2, 4)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of the benchmark: the model that is trained, and how.
+    """A setting of the benchmark: the model, and its training.
 
     Attributes:
         batch_size: B.
         rates: Learning rate by optimizer.
-        samples: Of every run.
+        samples: Samples of every run.
     """
 
     model: str
@@ -62,12 +62,12 @@ class Way:
         return f"N = {self.pipelines}, {self.averaging}"
 
     def steps(self, setting: Setting) -> int:
-        """Return how many iterations see all the samples."""
+        """Return the number of iterations that see all samples."""
         return setting.samples // (setting.batch_size * self.pipelines * self.batches)
 
 
 def ways() -> Iterator[Way]:
-    """Yield plain training, and for each N what it is to be compared with."""
+    """Yield plain training, and for each N the pipelines with their plain counterparts."""
     yield Way()
     for count in PIPELINES:
         yield Way(count, "asynchronous")
@@ -77,7 +77,7 @@ def ways() -> Iterator[Way]:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one run: held-out loss and accuracy of the final model; infinite and 0 where the run diverged."""
+    """The held-out loss and accuracy of the final model of a run; infinite and 0 if the run diverged."""
 
     loss: float
     accuracy: float

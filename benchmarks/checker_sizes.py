@@ -1,9 +1,9 @@
-"""No schedule of the catalogue is refused by the checker, at any size: every p and m up to a bound.
+"""Check that the checker accepts every schedule of the catalogue at every size: all p and m up to a bound.
 
     python benchmarks/checker_sizes.py [--ranks 16] [--microbatches 64] [--out benchmarks/results/checker_sizes.md]
 
-What a schedule says itself that it cannot have (an odd number of ranks in two directions, ...) is counted apart. The
-tests look at some sizes drawn at random; this takes half an hour on two cores.
+Sizes that a builder refuses (an odd number of ranks in two directions, ...) are counted separately. The tests check
+some random sizes; this benchmark takes half an hour on two cores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipesched.schedules.lowering import lower
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One schedule: sizes that were built and are fine, that it cannot have, and what is wrong with any other."""
+    """The sizes of one schedule: numbers of accepted and of impossible sizes, and the faults of the others."""
 
     name: str
     fine: int
@@ -33,7 +33,7 @@ class Row:
 
 
 def look(name: str, ranks: int, microbatches: int) -> Row:
-    """Build `name` at every size, with two stages per rank where it takes several; check it bare and lowered."""
+    """Build `name` at every size, with two stages per rank if it takes chunks; check it as built and lowered."""
     entry, fine, impossible = CATALOGUE[name], 0, 0
     faults: list[str] = []
     for p in range(1, ranks + 1):

@@ -1,11 +1,11 @@
-"""How well every scheme learns: PipeOptim's setting (arXiv:2312.00839, section V-B) in small, on digits or on text.
+"""The accuracy of every scheme: PipeOptim's setting (arXiv:2312.00839, section V-B) in small, on digits or on text.
 
     python benchmarks/convergence.py --data digits-4 [--seeds 3] [--out benchmarks/results/convergence.md]
 
-Each scheme trains the same network from the same weights on the same samples, beside the un-pipelined network; with
+Each scheme trains the same network from the same weights on the same samples, beside the un-pipelined network, with
 several optimizers and seeds. ``digits-4`` has PipeOptim's four stages and learning rates, ``digits`` and ``text`` have
-eight stages. Held-out accuracy is looked at on the way too, for the paper gives the best of a run. All ranks run in
-this process: only the lists differ.
+eight stages. Held-out accuracy is also measured during the training, because the paper gives the best of a run. All
+ranks run in this process: only the lists differ.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ SCHEMES = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of the benchmark: the model that is trained, and how.
+    """A setting of the benchmark: the model, and its training.
 
     Attributes:
         rates: Learning rate by optimizer.
         steps: Optimizer steps.
-        every: Steps from one look at the held-out samples to the next.
-        ranks: A stage on each; also the micro-batches that a batch is cut into, where it is.
-        wpipe_ranks: WPipe has two stages on each.
-        held_out: What the accuracy is measured on.
+        every: Steps between two scores on the held-out samples.
+        ranks: Number of ranks with one stage each, and of micro-batches of a batch that is cut.
+        wpipe_ranks: Number of WPipe's ranks, with two stages each.
+        held_out: The samples of the accuracy, in words.
     """
 
     title: str
@@ -65,7 +65,7 @@ class Setting:
     held_out: str
 
     def schedule_spec(self, scheme: str) -> ScheduleSpec:
-        """Return how to make the lists of a scheme; un-pipelined is one rank with one micro-batch."""
+        """Return the specification of a scheme's lists; un-pipelined is one rank with one micro-batch."""
         if scheme == WHOLE:
             return ScheduleSpec(name="naive")
         num_ranks = self.wpipe_ranks if scheme == "wpipe" else self.ranks
@@ -107,9 +107,9 @@ class Score:
     """The score of one training run.
 
     Attributes:
-        maximum: The best held-out accuracy on the way.
-        final: That of the final weights.
-        loss: The mean of the last tenth of the steps.
+        maximum: The best held-out accuracy during the training.
+        final: The held-out accuracy of the final weights.
+        loss: The mean loss of the last tenth of the steps.
     """
 
     maximum: float
@@ -142,10 +142,10 @@ Scores = dict[tuple[str, OptimizerName], list[Score]]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Something to judge a run by; of two values the better one is the larger.
+    """A measure of a run; the larger value is better.
 
     Attributes:
-        form: How a value is shown, once it has been multiplied by `unit`.
+        form: Format of a value, after multiplication by `unit`.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Measure:
         return f"{abs(statistics.fmean(values)):{self.form}} +- {spread(values):{self.form}}"
 
     def gain(self, first: Sequence[Score], second: Sequence[Score]) -> tuple[float, int]:
-        """Return what the first has more than the second, and its sign: 0 where it is not above either's spread."""
+        """Return the gain of the first over the second, and its sign: 0 unless the gain is above both spreads."""
         a, b = self.values(first), self.values(second)
         gain = statistics.fmean(a) - statistics.fmean(b)
         return gain, 0 if abs(gain) <= max(spread(a), spread(b)) else 1 if gain > 0 else -1
@@ -195,7 +195,7 @@ def _cells(scores: Sequence[Score]) -> list[str]:
 
 
 def orderings(measure: Measure, optimizers: Sequence[OptimizerName], scores: Scores, beside: bool) -> Iterator[str]:
-    """Yield a row per pair of schemes, `beside` what the papers found or without; and how many come out as there."""
+    """Yield a row per pair of schemes, `beside` the papers' findings or without, and the number that agree."""
     heads = [f"{name}: paper | here" if beside else name for name in optimizers]
     yield f"| first | second | where | {' | '.join(heads)} |"
     yield "|---|---|---|" + "---|" * len(optimizers) * (1 + beside)

@@ -6,7 +6,7 @@ from pipesched import Schedule, StageCost, StageCosts
 
 
 def uneven_stages(schedule: Schedule, op_s: float, output_bytes: int, weight_bytes: int = 0) -> StageCosts:
-    """Return stages of which F, I and W of all that a rank holds take `op_s` each.
+    """Return stages whose F, I and W take `op_s` each, in total over the stages of a rank.
 
     F of stages 1, 4, .. takes 25 % more, and of stages 2, 5, .. 50 % more.
     """

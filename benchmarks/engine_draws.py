@@ -1,4 +1,4 @@
-"""How far the array engine's times are from SimPy's, over random lists, costs, machines and options.
+"""The differences of the array engine's times from SimPy's, over random lists, costs, machines and options.
 
 python benchmarks/engine_draws.py --draws 2000 --out benchmarks/results/engine_draws.md
 """
@@ -28,11 +28,11 @@ from tests.simulator.fast.draws import Draw, drawn
 ERRORS = ScheduleError, SimulationError, ProfileError
 LIMIT = 1e-9
 LOOPS = {"numba": 0, "plain Python": sys.maxsize}
-"""From how many steps on each runs as machine code."""
+"""Number of steps after which each loop runs as machine code."""
 
 
 def features(draw: Draw) -> Iterator[str]:
-    """Yield what a draw has that the engines might treat differently."""
+    """Yield the features of a draw that the engines might treat differently."""
     schedule, costs, cluster, more = draw
     network = more["network"]
     has = {
@@ -52,7 +52,7 @@ def features(draw: Draw) -> Iterator[str]:
 
 
 def differences(timeline: Timeline, expected: Timeline) -> list[float]:
-    """Return how far each time of the one is from that of the other: in seconds below 1 s, else relative."""
+    """Return the difference of each pair of times: in seconds if the time is below 1 s, else relative."""
     spans = [(span.posted_s, span.start_s, span.end_s) for span in timeline.spans]
     spans += [(hand_over.start_s, hand_over.end_s, 0.0) for hand_over in timeline.hand_overs]
     wanted = [(span.posted_s, span.start_s, span.end_s) for span in expected.spans]

@@ -1,11 +1,11 @@
-"""How far predictions hold on real runs: every row is measured here, on one machine, whose drift is printed.
+"""The errors of predictions on real runs: every row is measured on this machine, whose drift is printed.
 
     python benchmarks/fidelity.py [--rows rest,fitted] [--rounds 8] [--out benchmarks/results/fidelity.md]
 
-Rows: what a replay leaves unexplained; costs fitted on a run; the range of a makespan; costs from PyTorch's own traces;
+Rows: the unexplained rest of a replay; costs fitted on a run; the range of a makespan; costs from PyTorch's own traces;
 the tuner's regret; emulated ranks under all schedules; clocks with a known shift. Every row is a part of the page,
-which is written as soon as the row is done. A yardstick, a fixed kernel, is timed before every run: by how much it
-changes the machine has drifted. A run that fails is told, and the others go on.
+which is written as soon as the row is done. A yardstick, a fixed kernel, is timed before every run: its change is the
+drift of the machine. A failed run is reported, and the other runs continue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROWS = {
 
 
 def section(name: str, row: Row, rounds: int) -> Iterator[str]:
-    """Yield a part of the page; a row that fails says so."""
+    """Yield a part of the page; a row that fails has its error in its place."""
     begun_s = time.monotonic()
     yield f"# {row.title}"
     yield ""
@@ -49,7 +49,7 @@ def section(name: str, row: Row, rounds: int) -> Iterator[str]:
 
 
 def estimate(rounds: Mapping[str, int]) -> str:
-    """Return how long the rows will take with so many rounds, about; with the runs of another row, next to nothing."""
+    """Return the approximate time of the rows with `rounds` rounds; a row with another row's runs takes almost none."""
     minutes: dict[str, float] = {}
     made: set[object] = set()
     for name, count in rounds.items():

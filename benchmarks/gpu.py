@@ -38,13 +38,13 @@ ROWS = {
     "launching": launching.ROW,
 }
 LEAST_S = 3.0
-"""Time without which no row begins [s]."""
+"""Least remaining time for a row to begin [s]."""
 GRACE_S = 45.0
-"""Time behind the end after which a device that hangs ends the program [s]."""
+"""Time after the limit at which the program ends even if the device hangs [s]."""
 
 
 def section(name: str, row: Row, card: Card, command: str) -> Iterator[str]:
-    """Yield a part of the page; a row that fails, or finds no time, has a line of it."""
+    """Yield a part of the page; a row that fails, or has no time left, has one line with the reason."""
     begun_s = time.monotonic()
     yield f"# {row.title}"
     yield ""

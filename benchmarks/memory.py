@@ -1,8 +1,8 @@
-"""Memory of real processes beside what is predicted of it: on each device, three models, M micro-batches, N pipelines.
+"""Measured memory of processes beside its prediction: each device, three models, M micro-batches, N pipelines.
 
-Every rank is a process, over gloo. What it holds is malloc's count after every op and inside it (`core.memory_meter`),
-added up over the ranks of a device; predicted are a simulated iteration, and AvgPipe's Eq. 8 from M = 8 and N = 1 in
-both accountings.
+Every rank is a process, over gloo. Its memory is malloc's count after and inside every op (`core.memory_meter`), summed
+over the ranks of a device. There are two predictions: a simulated iteration, and AvgPipe's Eq. 8 from M = 8 and N = 1
+in both accountings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MICROBATCHES, PIPELINES, DEVICES = (1, 2, 4, 8), (1, 2, 3), 2
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, with as many layers on each device, and its batch."""
+    """A model with equally many layers on each device, and its batch."""
 
     profile: pipesched.Profile
     batch: int
@@ -42,7 +42,7 @@ class Case:
         )
 
     def measured(self, m: int, n: int, iterations: int) -> Metrics:
-        """Return what a run of so many iterations, one behind the other, comes to."""
+        """Return the measurement of a run of `iterations` iterations in sequence."""
         size = self.batch // m
         whole = repeat(lists(m, n), iterations)
         run = pipesched.run(
@@ -57,7 +57,7 @@ def lists(m: int, n: int) -> Schedule:
 
 
 def peaks(metrics: Metrics) -> Mapping[int, int]:
-    """Return the most that each device holds [bytes]."""
+    """Return the peak memory of each device [bytes]."""
     return {device.device: device.peak_memory_bytes or 0 for device in metrics.devices}
 
 

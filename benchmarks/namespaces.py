@@ -1,8 +1,8 @@
-"""Two nodes on one machine: network namespaces, joined by a link of a bandwidth that the kernel holds them to.
+"""Two nodes on one machine: network namespaces, joined by a link whose bandwidth the kernel limits.
 
     node 0  10.77.0.1 ── veth, token bucket on both ends ── 10.77.0.2  node 1
 
-Each has a host name of its own. Needs Linux, iproute2, util-linux and root.
+Each node has a host name of its own. The benchmark needs Linux, iproute2, util-linux and root.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 _BURST_BYTES = 4096
-"""What may pass at full speed: little, so that short messages are held to the bandwidth too."""
+"""Bytes that pass at full speed: few, so that the bandwidth limits short messages too."""
 _QUEUE_BYTES = 8 * 1024 * 1024
 _PORT = 29511
 _TORCHRUN_S = 600.0
 _NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"')
-"""Runs what comes behind a name on a host of that name."""
+"""Prefix of a command: the next word is the host name under which the rest runs."""
 
 
 class NotAllowed(Exception):  # noqa: N818 -- named for what happened
-    """This system lets nobody make namespaces, or shape a link; with the command and what it said."""
+    """The system refuses namespaces or a limited link; the message has the command and its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Node:
 
 @contextmanager
 def two_nodes(bandwidth_bytes_per_s: float) -> Iterator[tuple[Node, Node]]:
-    """Make two nodes; nothing is left of them.
+    """Make two nodes inside the block; they are removed at its end.
 
     Raises:
-        NotAllowed: The system does not let us.
+        NotAllowed: The system refuses namespaces or a limited link.
     """
     pid = os.getpid()
     nodes = tuple(Node(f"pipesched-{pid}-{i}", f"veth{i}", f"10.77.0.{i + 1}") for i in range(2))
@@ -65,10 +65,10 @@ def two_nodes(bandwidth_bytes_per_s: float) -> Iterator[tuple[Node, Node]]:
 
 
 def torchrun(nodes: Sequence[Node], ranks_per_node: int, words: Sequence[str]) -> str:
-    """Run ``torchrun WORDS``, an agent in each node; return what node 0 prints.
+    """Run ``torchrun WORDS``, an agent in each node; return the output of node 0.
 
     Raises:
-        RuntimeError: A node failed; with what it said.
+        RuntimeError: A node failed; the message has its output.
     """
     agents = start_torchrun(nodes, ranks_per_node, words)
     try:
@@ -86,13 +86,13 @@ def torchrun(nodes: Sequence[Node], ranks_per_node: int, words: Sequence[str]) -
 def start_torchrun(
     nodes: Sequence[Node], ranks_per_node: int, words: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> list[subprocess.Popen[str]]:
-    """Start ``torchrun WORDS`` and return its agents, one in each node, with these variables besides."""
+    """Start ``torchrun WORDS`` with additional environment variables; return its agents, one in each node."""
     given = {**os.environ, **(environment or {})}
     return [_agent(nodes, index, ranks_per_node, words, given) for index in range(len(nodes))]
 
 
 def torchrun_words(nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequence[str]) -> list[str]:
-    """Return what stands behind ``torchrun`` on one of the nodes."""
+    """Return the arguments of ``torchrun`` on one of the nodes."""
     return [
         "--nnodes", str(len(nodes)), "--node-rank", str(index), "--nproc-per-node", str(ranks_per_node),
         "--master-addr", nodes[0].address, "--master-port", str(_PORT), *words,

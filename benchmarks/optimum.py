@@ -1,10 +1,10 @@
-"""How far schedules are from the least time of any order of their ops under the same memory, as CP-SAT proves it.
+"""The gap of schedules to the fastest order of their ops in the same memory, as CP-SAT proves it.
 
     python benchmarks/optimum.py --out benchmarks/results/optimum.md    # ten minutes
 
-Every schedule's ops are ordered anew with as many micro-batches in flight as it has on the rank where it has most.
-Where the best order that is known is above the bound, the least time is between the two. Schedules with more stages
-than a profile has layers are left out.
+The planner orders the ops of every schedule again, with at most the micro-batches in flight of its fullest rank. If the
+best known order is above the bound, the least time is between the two. Schedules with more stages than a profile has
+layers are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pipesched.simulator.optimum import (
 from pipesched.workflows.optimizing import Optimum
 
 SECONDS, LARGE_SECONDS, PROFILE_SECONDS, WORKERS = 8.0, 3.0, 1.5, 2
-"""How long a search may last, of equal costs and up to 4 ranks, of more ranks, and of profiles; its threads."""
+"""Time limits of a search: for equal costs up to 4 ranks, for more ranks, and for profiles [s]; number of threads."""
 SPLIT = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0)
 WHOLE = pipesched.DeviceCost(1.0, backward_s=2.0)
 WITH_BYTES = pipesched.DeviceCost(1.0, 2.0, 1.0, 1.0, saved_bytes=10**9, output_bytes=10**8)
@@ -44,7 +44,7 @@ SPLIT_SCHEDULES = ("zb_h1", "zb_h2", "zb_auto", "interleaved_zb", "zbv", "v_half
 WHOLE_SCHEDULES = ("naive", "gpipe", "1f1b", "1f1b_afp", "interleaved", "looped_bfs", "hanayo")
 UNFLUSHED = ("pipedream", "pipedream_2bw", "vanilla_1f1b", "stale_weights", "spectrain", "xpipe", "pipeoptim")
 UNORDERED = ("avgpipe", "data_parallel", "chimera", "gems", "dualpipe", "1f1b_rr", "wpipe", "hybrid")
-"""Schedules with replicas, versions, overlap or shared devices, whose ops are not ordered anew."""
+"""Schedules with replicas, versions, overlap or shared devices, which the planner does not support."""
 REPEATED = (("1f1b", 4, 8), ("zb_h1", 4, 8), ("zb_h2", 4, 8), ("zbv", 4, 8), ("v_half", 4, 8), ("v_min", 4, 8))
 RECOMPUTED = (("1f1b", 4, 8, 1.2), ("1f1b", 4, 8, 2), ("1f1b", 4, 8, 3), ("zb_h1", 4, 8, 2), ("v_min", 4, 8, 1.2))
 """Schedule, p, m and the most micro-batches in flight."""
@@ -53,15 +53,15 @@ PROFILED = {
     "conv-epyc.json": ("1f1b", "interleaved", "zb_h1", "zbv", "v_half", "v_min"),
     "pipedream/gnmt.graph.txt": ("gpipe", "1f1b", "interleaved", "hanayo"),
 }
-"""Schedules of each profile; that of PipeDream's authors has B alone."""
+"""Schedules of each profile; the profile of PipeDream's authors has only B."""
 BYTE_SCHEDULES = ("zb_h1", "1f1b", "zbv", "v_half", "interleaved", "hanayo")
 BYTE_LIMITS = ((4, 8, 3.5), (4, 8, 4.5), (4, 8, 6))
-"""p, m and what each device holds [GB], of which weights and gradients of its stages are 1 each."""
+"""p, m and the memory of each device [GB]; weights and gradients of its stages take 1 GB each."""
 DRAWS, DRAWN_SECONDS = 100, 3.0
 DRAWN_SCHEDULES, DRAWN_SIZES = ("1f1b", "zb_h1", "zb_h2", "zbv", "v_half", "v_min"), ((2, 6), (3, 5), (4, 6), (4, 8))
 SIZES = tuple((p, m) for p in (2, 4, 8) for m in (4, 8, 16, 32) if m >= p)
 CHUNKED = ("interleaved", "interleaved_zb", "looped_bfs")
-"""Schedules of two stages per rank that may have another number."""
+"""Schedules that take any number of stages per rank; here two."""
 FOLDER = Path(__file__).parents[1] / "profiles" / "data"
 COLUMNS = 78
 
@@ -109,7 +109,7 @@ def table(cases: Iterator[Case], better: list[str]) -> Iterator[str]:
 
 
 def chart(case: Case, result: Optimum, own_s: float) -> Iterator[str]:
-    """Yield the schedule's own order above the better one."""
+    """Yield the chart of the schedule's own order above the chart of the better order."""
     own = pipesched.simulate(pipesched.build(case.name, **case.counts), case.costs)
     yield f"### {case.label}{case.name}, p = {case.p}, m = {case.m}: {own_s:.4g} s, or {result.makespan_s:.4g} s"
     yield from ("", "```text")
@@ -201,7 +201,7 @@ def recomputed() -> Iterator[str]:
 
 
 def drawn_excess(draw: Random) -> float:
-    """Return how far the planner is above the best order of a schedule under drawn costs, links and memory."""
+    """Return the excess of the planner's time over a schedule's best order, for random costs, links and memory."""
     name, (p, m) = draw.choice(DRAWN_SCHEDULES), draw.choice(DRAWN_SIZES)
     forward_s, input_s, weight_s = (draw.choice((0.75, 1.0, 1.0, 1.5, 2.0)) for _ in range(3))
     weights, most = draw.choice((0.0, 0.1, 0.4, 1.0, 1.5)), draw.choice((2.0, 2.5, 3.0, 3.5, 4.0))

@@ -1,7 +1,7 @@
-"""Overhead of the executor beside PyTorch's own runtime, on the same stages, in one run, taking turns.
+"""Overhead of the executor beside PyTorch's own runtime, on the same stages, in one run, in turns.
 
-The measure is a step's time over the longest path of that step's own op times: the time that the same ops would have
-taken if handing over cost nothing. Two gloo processes, one thread each.
+The measure is the time of a step divided by the longest path of its own op times: the time of the same ops without
+hand-over. There are two gloo processes with one thread each.
 
     python benchmarks/overhead.py [--steps 30]
 """
@@ -69,14 +69,14 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def longest_path_s(schedule: Schedule, durations: dict[str, float]) -> float:
-    """Return the makespan of `schedule` when handing over costs nothing."""
+    """Return the makespan of `schedule` without hand-over [s]."""
     lowered = lower(schedule)
     given = [[OpSeconds(work_s=durations.get(str(op), 0.0)) for op in row] for row in lowered.ops]
     return simulate_lists(lowered, uniform(schedule.num_stages, 1.0, 1.0), given=given).makespan_s
 
 
 class TimedStage(PipelineStage):
-    """PyTorch's stage, noting when each of its forwards and backwards begins and ends."""
+    """PyTorch's stage, which records the begin and end of each of its forwards and backwards."""
 
     def __init__(self, module: nn.Module, rank: int) -> None:
         super().__init__(module, rank, dist.get_world_size(), torch.device("cpu"))
@@ -162,7 +162,7 @@ def ratio(schedule: Schedule, gathered: Sequence[Times]) -> tuple[float, float, 
 
 
 def gather(times: Times) -> list[Times]:
-    """Bring every rank's times to all."""
+    """Return the times of all ranks, on every rank."""
     names = [name for name, _, _ in times]
     own_times = torch.tensor([[start, end] for _, start, end in times], dtype=torch.float64)
     everyone = [torch.empty_like(own_times) for _ in range(dist.get_world_size())]
@@ -175,7 +175,7 @@ def gather(times: Times) -> list[Times]:
 
 
 def measure(steps: int) -> list[dict[str, object]]:
-    """Measure every size and schedule, ours and theirs in turn, step by step."""
+    """Measure every size and schedule; the two runtimes take turns, step by step."""
     rank, rows = dist.get_rank(), []
     for label, (width, samples, layers) in SIZES.items():
         for name in SCHEDULES:

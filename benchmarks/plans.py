@@ -2,9 +2,9 @@
 
     python benchmarks/plans.py [--nics] [--runs 5] [--out benchmarks/results/plans.md]
 
-A synthetic model of uneven layers, as of a convolutional network: large activations first, large weights last. Ranks
-sleep as long as its layers take, and their messages and all-reduces are held back to the links of the cluster.
-With --nics the devices of a node share a network interface, else every two devices have a link of their own.
+The synthetic model has uneven layers, as a convolutional network: large activations first, large weights last. Ranks
+sleep for the time of their layers, and their messages and all-reduces are slowed to the links of the cluster. With
+--nics the devices of a node share a network interface, otherwise every two devices have a link of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipesched.profiles.costs import Compression
 from pipesched.schedules.transforms import ScheduleSpec
 
 FORWARD_MS: tuple[int, ...] = (4, 6, 8, 7, 6, 6, 5, 5, 4, 4, 3, 3)
-"""Of a sample, by layer; the backward takes twice as long."""
+"""Milliseconds of the forward of a sample, by layer; the backward takes twice as long."""
 OUTPUT_KB: tuple[int, ...] = (400, 400, 300, 200, 200, 150, 100, 100, 60, 40, 20, 0)
 WEIGHT_KB: tuple[int, ...] = (20, 40, 80, 80, 160, 160, 300, 300, 600, 600, 900, 1200)
 BATCH_SIZE = 32
@@ -32,15 +32,15 @@ SHARED = replace(NODE, nics=((0, 1, 2, 3),))
 NUM_NODES = 2
 HALF = Compression(convert_bytes_per_s=2e8)
 LIMIT = 0.05
-"""How far off a prediction may be."""
+"""Largest relative error of a prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A plan: how the batch goes through the model.
+    """A plan: the schedule, cut and copies of a batch.
 
     Attributes:
-        what: It shows.
+        what: The feature that the plan shows.
         partition: Layers of each stage.
     """
 
@@ -60,7 +60,7 @@ class Case:
         return self.schedule_spec.run(num_steps).lists(num_steps).held()
 
     def costs(self) -> StageCosts:
-        """Return what its stages cost."""
+        """Return the costs of the plan's stages."""
         size = BATCH_SIZE // self.num_microbatches
         stages: list[StageCost] = []
         first = 0
@@ -95,7 +95,7 @@ CASES = (
 
 
 def report(node: Cluster, command: str, runs: int) -> Iterator[str]:
-    """Yield the report line by line, as it comes."""
+    """Yield each line of the report as soon as it is known."""
     cluster = of_nodes(node, NUM_NODES)
     yield from _head(command, cluster)
     yield "| plan | ranks | layers | predicted | measured, median | error | measured, all |"
@@ -131,7 +131,7 @@ def _head(command: str, cluster: Cluster) -> Iterator[str]:
 
 
 def _verdict(times: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    """Say whether all are within the limit, and whether the order is the same."""
+    """Return a sentence: whether all errors are within the limit, and whether the order of the plans is right."""
     yield within(LIMIT, {what: predicted_s / found_s - 1 for what, (predicted_s, found_s) in times.items()})
     by_prediction, by_measurement = (sorted(times, key=lambda what: times[what][which]) for which in (0, 1))
     yield f"Fastest first, by prediction: {'; '.join(by_prediction)}."

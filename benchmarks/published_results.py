@@ -1,4 +1,4 @@
-"""What papers found of how well schemes learn: differences of accuracy between two schemes, by optimizer."""
+"""Published accuracies of schemes: differences between two schemes, by optimizer."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Ordering:
     """Two schemes that a paper compares.
 
     Attributes:
-        differences: What the first has more than the second in the paper [points of accuracy, or BLEU], one for each of
-            its models, by optimizer.
+        differences: Accuracy of the first scheme minus the second in the paper [points, or BLEU], for each model of the
+            paper, by optimizer.
     """
 
     first: str
@@ -51,7 +51,7 @@ class Ordering:
     differences: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def sign(self, optimizer: str) -> int:
-        """Return 1 or -1 if the first is ahead, or behind, with every model of the paper; 0 if neither is so."""
+        """Return 1 or -1 if the first scheme is ahead, or behind, with every model of the paper; otherwise 0."""
         differences = self.differences.get(optimizer, ())
         if not any(differences) or min(differences) < 0 < max(differences):
             return 0

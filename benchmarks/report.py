@@ -1,4 +1,4 @@
-"""What the reports of the benchmarks share: the command line that asks for one, what was run where, and its lines."""
+"""Shared parts of the benchmarks' reports: the command line, the provenance of the numbers, and the pages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pipesched.profiles.processes import num_cores
 
 
 def arguments_of(doc: str | None) -> argparse.ArgumentParser:
-    """Return the parser of a benchmark with this docstring, which takes --out."""
+    """Return the parser of the benchmark with the docstring `doc`; it has the option --out."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="also write the report here")
     return parser
 
 
 def show_seeds(doc: str | None, data: Iterable[str], report: Callable[[str, int], Iterable[str]]) -> None:
-    """Show the report on one of `data`, over so many seeds, both as the command line says; on one thread."""
+    """Print the report for the data set (one of `data`) and the number of seeds of the command line; use one thread."""
     parser = arguments_of(doc)
     parser.add_argument("--data", choices=[*data], default="digits")
     parser.add_argument("--seeds", type=int, default=3)
@@ -32,12 +32,12 @@ def show_seeds(doc: str | None, data: Iterable[str], report: Callable[[str, int]
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return the standard deviation of some seeds' values; 0 of one."""
+    """Return the standard deviation of values of several seeds; 0 for one value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def beside(predicted_s: float, measured_s: Sequence[float], *others: str) -> str:
-    """Return the cells of a row: a prediction, `others`, the median of what was measured, the error, and the range."""
+    """Return the cells of a row: the prediction, `others`, the median and the error, and the range of measurements."""
     median_s = statistics.median(measured_s)
     cells = [
         f"{predicted_s * 1e3:.1f} ms",
@@ -50,28 +50,28 @@ def beside(predicted_s: float, measured_s: Sequence[float], *others: str) -> str
 
 
 def within(limit: float, errors: Mapping[str, float]) -> str:
-    """Return how many of the errors are within `limit`, and which are not."""
+    """Return a sentence with the number of errors within `limit`, and the names of the others."""
     beyond = [f"{what} ({error:+.1%})" for what, error in errors.items() if abs(error) > limit]
     return f"Within {limit:.0%}: {len(errors) - len(beyond)} of {len(errors)}. Beyond: {', '.join(beyond) or 'none'}."
 
 
 def provenance(command: str, load: float, how: str) -> Iterator[str]:
-    """Yield what made the numbers.
+    """Yield the provenance of the numbers.
 
     Args:
-        command: Behind ``python benchmarks/``.
-        load: Of the machine before [processes].
-        how: What else there is to say, after a comma.
+        command: The command, without ``python benchmarks/``.
+        load: Load of the machine before the run [processes].
+        how: Further text, after a comma.
     """
     yield f"`python benchmarks/{command}`, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__},"
     yield f"{device_name(torch.device('cpu'))}, {num_cores()} cores, load before {load:.2f}, {how}."
 
 
 def show(lines: Iterable[str], out: Path | None) -> None:
-    """Print a report line by line, as it comes; the whole of it goes to `out` at the end.
+    """Print each line of a report at once, and write the report to `out` at the end.
 
-    A page may have several parts, each below a heading of the first level: a report takes the place of the one that has
-    its heading, or comes behind the last, and leaves the others as they are.
+    A page may have several parts, each below a heading of the first level. A report replaces the part with its heading,
+    or else becomes the last part; other parts are unchanged.
     """
     shown = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""How fast the tool is, beside what is to be reached: engines, builders, sweeps, searches, whole processes.
+"""Speed of the tool beside its goals: engines, builders, sweeps, searches, whole processes.
 
     python benchmarks/speed.py [--rows engines,start] [--out benchmarks/results/speed.md]
 

@@ -1,9 +1,10 @@
-"""How many times a second a page of Timelines is drawn while it is panned, in a browser without a window.
+"""The frames per second of a page of Timelines while it is panned, in a browser without a window.
 
     python benchmarks/timeline_page.py [--ranks 32] [--microbatches 1600] [--out benchmarks/results/timeline_page.md]
 
-It needs chromium (apt-get install chromium). Drawn are 1F1B's boxes, two per rank and micro-batch, with memory, idle
-time by cause and the critical path. There is no graphics card: the browser's own processes paint every pixel.
+The benchmark needs chromium (apt-get install chromium). The page draws the boxes of 1F1B, two per rank and micro-batch,
+with memory, idle time by cause and the critical path. There is no graphics card: the browser's own processes paint
+every pixel.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from report import arguments_of, provenance, show
 import pipesched
 
 PARTS = (1.0, 0.3, 0.1, 0.01)
-"""Parts of the makespan that are shown while it is panned."""
+"""Visible parts of the makespan during the panning."""
 DRIVE = """
 (async () => {
   const nextFrame = () => new Promise(requestAnimationFrame), results = [];
@@ -94,7 +95,7 @@ def report(
 
 
 def frames_of(path: Path, folder: Path) -> list[dict[str, Any]]:
-    """Return what the browser measured at each part of the makespan."""
+    """Return the browser's measurement at each part of the makespan."""
     browser = shutil.which("chromium")
     if browser is None:
         raise SystemExit("timeline_page.py: got no chromium, expected it; try apt-get install chromium")
@@ -116,7 +117,7 @@ def frames_of(path: Path, folder: Path) -> list[dict[str, Any]]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing of each request."""
+            """Print nothing for each request."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,900")

@@ -1,12 +1,12 @@
-"""How well the tuner chooses: every (M, N) of a grid is run, and what each evaluator takes is looked up there.
+"""The quality of the tuner's choices: every (M, N) of a grid is run, and each evaluator's choice is looked up there.
 
     python benchmarks/tuner.py gpt --folder out/tuner                 # profile, run every setting, print the tables
-    python benchmarks/tuner.py gpt --folder out/tuner --seconds 200   # a part of it; again, and it goes on from there
+    python benchmarks/tuner.py gpt --folder out/tuner --seconds 200   # a part of it; the next call continues
 
-The folder keeps profiles and measurements. What was measured while other processes had more than a few per cent of the
-cores is measured again. All settings are run once, then all once more, and so on, and of each the median counts: the
-machine itself is faster in some minutes than in others, and the best of twenty would be the luckiest. Before each such
-round the model is profiled, for a choice is as good as its profile.
+The folder keeps profiles and measurements. A measurement is repeated if other processes had more than a few per cent of
+the cores. Rounds over all settings are repeated, and the median of each setting counts, because the speed of the
+machine changes within minutes, and the best of twenty single runs would be the luckiest. Before each round the model is
+profiled, because a choice is as good as its profile.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MODELS = {  # model, batch, M
 }
 PIPELINES = (1, 2, 3, 4)
 OTHERS, ATTEMPTS = 0.04, 3
-"""Share of the cores that other processes may have; how often a measurement is tried to get there."""
+"""Share of the cores that other processes may have; number of attempts of a measurement to get below it."""
 WHO: tuple[tuple[str, EvaluatorChoice, AccountingChoice], ...] = (
     ("simulate", "simulate", "paper"),
     ("avgpipe, as printed", "avgpipe", "paper"),
@@ -54,7 +54,7 @@ WHO: tuple[tuple[str, EvaluatorChoice, AccountingChoice], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model, and the files of what is known of it."""
+    """One model, and the files of its profiles and measurements."""
 
     name: str
     folder: Path
@@ -66,7 +66,7 @@ class Case:
     def tuned(
         self, profile: Path, evaluator: EvaluatorChoice = "simulate", accounting: AccountingChoice = "paper"
     ) -> TuneResult:
-        """Return what an evaluator says of the grid with a profile."""
+        """Return an evaluator's result for the grid with a profile."""
         _, batch_size, microbatches = MODELS[self.name]
         return pipesched.tune(
             pipesched.Setup(profile, self.links, partition="uniform"),
@@ -88,7 +88,7 @@ class Case:
         return sorted(self.folder.glob(f"{self.name}-profile-*.json"))
 
     def add(self, what: str, seconds: float, outcome: Outcome | None = None) -> None:
-        """Keep what was found, and how long that took [s]."""
+        """Save a result, and the time of its measurement [s]."""
         with (self.folder / f"{self.name}.jsonl").open("a") as file:
             file.write(json.dumps({"what": what, "took_s": seconds, "outcome": outcome and asdict(outcome)}) + "\n")
 
@@ -96,7 +96,7 @@ class Case:
         return [row["took_s"] for row in self._rows() if row["what"] == what]
 
     def measured_s(self) -> dict[Setting, list[float]]:
-        """Return the seconds of a batch, of each run of each setting."""
+        """Return the seconds of a batch, for each run of each setting."""
         seconds: dict[Setting, list[float]] = {}
         for row in self._rows():
             if row["outcome"]:
@@ -133,7 +133,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _next(case: Case, iterations: int, num_rounds: int) -> Callable[[], None] | None:
-    """Return what is to be measured next; None if nothing is."""
+    """Return the next measurement, or None if all are done."""
     if not case.links.exists():
         return partial(_measure_links, case)
     measured_s = case.measured_s()
@@ -169,7 +169,7 @@ def _run(case: Case, iterations: int, setting: Setting) -> None:
 
 
 def undisturbed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
-    """Return what `work` gives and the seconds it took, once others have left it nearly all of the machine."""
+    """Return the result of `work` and its seconds, from an attempt with little load of other processes."""
     for attempt in range(1, ATTEMPTS + 1):
         start_s, before = time.monotonic(), _busy_s()
         result = work()
@@ -182,7 +182,7 @@ def undisturbed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
 
 
 def _busy_s() -> tuple[float, float]:
-    """Return the seconds that the cores were busy or taken away, and those that our processes had of them."""
+    """Return the seconds in which the cores were busy or taken away, and the processor time of our processes [s]."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     idle = {3, 4}  # of user nice system idle iowait irq softirq steal
     ticks = sum(int(field) for index, field in enumerate(fields) if index not in idle)
@@ -191,16 +191,16 @@ def _busy_s() -> tuple[float, float]:
 
 
 def _ticks_of_ours(path: Path) -> int:
-    """Return what a process of our group, and what it has waited for, has had of the cores."""
+    """Return the processor ticks of a process of our group and of its ended children; 0 for other processes."""
     try:
         fields = path.read_text().rpartition(")")[2].split()
     except OSError:
-        return 0  # it has ended meanwhile, and counts with the one that waited for it
+        return 0  # the process has ended, and counts with the parent that waited for it
     return sum(map(int, fields[11:15])) if int(fields[2]) == os.getpgrp() else 0
 
 
 def report(case: Case) -> None:
-    """Print the grid, and who chose what."""
+    """Print the grid, and the choice of each evaluator."""
     runs_s = case.measured_s()
     measured_s = {setting: median(runs_s[setting]) for setting in case.settings}
     start_s = time.perf_counter()
@@ -244,7 +244,7 @@ def _choice(
     accounting: AccountingChoice,
     measured_s: Mapping[Setting, float],
 ) -> Row:
-    """Return what an evaluator chose with each profile."""
+    """Return the choices of an evaluator, one for each profile."""
     chosen, correlations = [], []
     for path in case.profiles:
         outcomes = case.tuned(path, evaluator, accounting).outcomes

@@ -1,9 +1,9 @@
-"""Two nodes under torchrun, joined by a link that the kernel holds to a bandwidth: prediction beside measurement.
+"""Two nodes under torchrun, joined by a link whose bandwidth the kernel limits: prediction beside measurement.
 
     python benchmarks/two_nodes.py [--runs 5] [--out benchmarks/results/two_nodes.md]      as root
 
 The nodes are network namespaces of this machine, with two ranks each. `pipesched profile-links` measures their links
-under torchrun; then ranks that sleep as long as the costs say send real messages, between the nodes over that link.
+under torchrun. Then ranks sleep for the time of their ops and send real messages, between the nodes over this link.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def measured_cluster(nodes: Sequence[Node], folder: Path) -> Cluster:
 
 
 def run_as_rank(name: str, runs: int) -> None:
-    """Run the schedule, as the rank that torchrun has made of this process; the first one prints the makespans."""
+    """Run the schedule in this process as a rank of torchrun; rank 0 prints the makespans."""
     schedule = build(name, *COUNTS)
     costs = uneven_stages(schedule, OP_S, MESSAGE_BYTES)
     result = pipesched.run(schedule, costs, iterations=runs, is_pinned=False)
@@ -49,7 +49,7 @@ def run_as_rank(name: str, runs: int) -> None:
 
 
 def report(runs: int) -> Iterator[str]:
-    """Yield the report line by line, as it comes."""
+    """Yield each line of the report as soon as it is known."""
     yield "# Two nodes, predicted and measured"
     yield ""
     with two_nodes(BANDWIDTH_BYTES_PER_S) as nodes, tempfile.TemporaryDirectory() as folder:

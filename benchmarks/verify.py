@@ -3,9 +3,9 @@
     python benchmarks/verify.py [--runs 3] [--out benchmarks/results/verify.md]
     python benchmarks/verify.py --schedules all [--runs 5] [--out benchmarks/results/schedules.md]
 
-Emulated ranks sleep as long as the costs say and send real messages; links are measured first. The GPT is
-profiled, predicted and run; profile and runs take turns, so that a machine that drifts does not speak for one of them.
-With --schedules all those of the catalogue, or those named, are emulated on four ranks, and nothing else is done.
+Emulated ranks sleep for the time of their ops and send real messages; links are measured first. The GPT is profiled,
+predicted and run; profiles and runs take turns, so that a drift of the machine affects both. With --schedules only the
+given schedules, or all of the catalogue, are emulated, on four ranks.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ EMULATED = tuple((name, p, chunks) for p in (4, 8) for name, chunks in GPT)
 MESSAGE_BYTES = 64 * 1024
 WEIGHT_BYTES = 1024 * 1024
 LIMIT = 0.03
-"""How far off a prediction of an emulated run may be."""
+"""Largest relative error of a prediction of an emulated run."""
 
 Cases = Iterator[tuple[str, float, Sequence[float]]]
-"""(case, predicted makespan, measured makespans) [s], one after the other."""
+"""Cases as (name, predicted makespan, measured makespans) [s]."""
 
 
 def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float = 0.020) -> Cases:
@@ -64,7 +64,7 @@ def real(runs: int, cluster: Cluster) -> Cases:
 
 
 def rows(cases: Cases) -> Iterator[str]:
-    """Yield a table, line by line as it comes."""
+    """Yield each line of a table as soon as it is known."""
     yield "| case | predicted | measured, median | error | measured, all |"
     yield "|---|---|---|---|---|"
     for case, predicted_s, measured_s in cases:
@@ -72,7 +72,7 @@ def rows(cases: Cases) -> Iterator[str]:
 
 
 def head(command: str, link: Link) -> Iterator[str]:
-    """Yield what was run where."""
+    """Yield the provenance: the command, the machine and the link."""
     yield from provenance(f"verify.py {command}", os.getloadavg()[0], "gloo, 1 thread per rank")
     yield f"Link by `profile-links`: {link.latency_s * 1e6:.0f} us, {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s;"
     yield (
@@ -83,7 +83,7 @@ def head(command: str, link: Link) -> Iterator[str]:
 
 
 def report(runs: int) -> Iterator[str]:
-    """Yield the report line by line, as it comes."""
+    """Yield each line of the report as soon as it is known."""
     link = pipesched.profile_links().cluster.intra
     yield "# Prediction beside measurement"
     yield ""
@@ -98,7 +98,7 @@ def report(runs: int) -> Iterator[str]:
 
 
 def report_of(names: Sequence[str], runs: int, p: int, m: int, op_s: float) -> Iterator[str]:
-    """Yield the same of schedules emulated on `p` ranks, and how many are within the limit."""
+    """Yield the report of schedules emulated on `p` ranks, with the number of schedules within the limit."""
     schedules = [build(name, p, m) for name in names]
     link = pipesched.profile_links().cluster.intra
     yield "# Schedules, predicted and emulated"
@@ -115,7 +115,7 @@ def report_of(names: Sequence[str], runs: int, p: int, m: int, op_s: float) -> I
 
 
 def _noted(cases: Cases, errors: dict[str, float]) -> Cases:
-    """Hand on the cases, and note how far off each is."""
+    """Yield the cases, and add the error of each to `errors`."""
     for case, predicted_s, measured_s in cases:
         errors[case] = predicted_s / statistics.median(measured_s) - 1
         yield case, predicted_s, measured_s

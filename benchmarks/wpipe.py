@@ -1,4 +1,4 @@
-"""WPipe's findings from its own figures: placements, compression and depth, simulated beside what the paper measured.
+"""WPipe's findings from its own figures: placements, compression and depth, simulated beside the paper's measurements.
 
     python benchmarks/wpipe.py [placements] [depths]
 
@@ -7,7 +7,7 @@ models are BERT with hidden_size 768, 12 heads and sequences of 128, and ResNeXt
 FLOPs by a share of a V100's peak, which is calibrated on one number of the paper: 607.8 samples/s of ResNeXt500 in
 d x w = 4 x 16 with batches of 3328, pipelines inside the nodes (Table 3, A). Everything else is predicted.
 
-Messages pass the shared interfaces in pieces of 4 MB, one of each in turn, as the connections of a network share it.
+Messages pass the shared interfaces in pieces of 4 MB, one piece of each message in turn, as on shared connections.
 
 A layer is the smallest unit of a cut: a block of ResNeXt (arXiv:1611.05431), or an encoder layer of BERT
 (arXiv:1810.04805). Its parameters, activations and FLOPs follow from the shapes and are exact. FLOPs count only matrix
@@ -171,7 +171,7 @@ PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S = 15.7e12, 900e9
 """Of a V100 in float32: NVIDIA's data sheet of the V100 SXM2."""
 
 COMPRESSION = Compression(4, MEMORY_BYTES_PER_S * 4 / 10)
-"""To convert four bytes, ten go through the memory: read for the largest, read again, and two are written."""
+"""The conversion of four bytes moves ten: four are read for the maximum, four are read again, two are written."""
 
 PAPER_A, PAPER_B, PAPER_COMPRESSED, BATCH = 607.8, 497.3, 732.6, 3328
 """Tables 3 and 4: samples/s with pipelines inside the nodes, across them, and the first with compressed messages."""
@@ -184,12 +184,13 @@ NETWORKS = {
 }
 
 BLOCKS = {"3, 24, 136, 3": (3, 24, 136, 3), "8, 60, 90, 8": (8, 60, 90, 8)}
-"""Of ResNeXt500; 166 in all, and the paper does not say where: ResNet-200 with a longer third stage, or all longer."""
+"""Blocks of ResNeXt500, 166 in all. The paper does not give the blocks of each stage: they are a ResNet-200 with a
+longer third stage, or with four longer stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`width` pipelines of `depth` devices, each with so many micro-batches between two Steps of a stage."""
+    """`width` pipelines of `depth` devices, with the number of micro-batches between two Steps of a stage."""
 
     depth: int
     width: int
@@ -199,15 +200,15 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case of the benchmark: the model that is trained, and the machines.
+    """A case of the benchmark: the trained model, and the machines.
 
     Attributes:
-        layers: In order.
+        layers: The layers, in order.
         batch: Samples of a Step, over all pipelines.
-        share: Of the peak that the devices reach.
-        cluster: Theirs.
-        compressed: The messages between stages are in half precision.
-        network: How messages go.
+        share: Share of the peak that the devices reach.
+        cluster: The machines.
+        compressed: Whether the messages between stages are in half precision.
+        network: Options of the network.
     """
 
     layers: Sequence[LayerShape]
@@ -224,16 +225,16 @@ class Case:
         return size
 
     def costs(self, layout: Layout) -> StageCosts:
-        """Return those of the two stages per device, balanced by time."""
+        """Return the costs of the stages, two per device, balanced by time."""
         size = self.microbatch_size(layout)
         profile = computed_profile("", self.layers, size, self.share * PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S)
         costs = profile.costs_of_layers(balanced_partition(profile.seconds_of_layers(size), 2 * layout.depth), size)
         return replace(costs, compression=COMPRESSION if self.compressed else None)
 
     def throughput(self, layout: Layout, steps: int = 4) -> float:
-        """Return samples per second in the steady state: from so many Steps, and as many more.
+        """Return samples per second in the steady state: from runs of `steps` Steps and of twice this number.
 
-        Only the makespans are needed: `pipesched.simulate` would take seven times as long for all that it says.
+        Only the makespans are computed: `pipesched.simulate` would take seven times as long for its other results.
         """
         costs = self.costs(layout)
         short_s, long_s = (
@@ -243,13 +244,13 @@ class Case:
         return self.batch * steps / (long_s - short_s)
 
     def peak_bytes(self, layout: Layout) -> int:
-        """Return the most that a device holds; one pipeline is enough to know."""
+        """Return the peak memory of a device [bytes], from one pipeline."""
         result = pipesched.simulate(schedule(replace(layout, width=1), 3), self.costs(layout))
         return max(device.peak_memory_bytes or 0 for device in result.metrics.devices)
 
 
 def schedule(layout: Layout, steps: int) -> Schedule:
-    """Return WPipe with recomputation, which the paper calls WPipe-R, in this layout."""
+    """Return WPipe with recomputation (WPipe-R in the paper) in this layout."""
     single = pipesched.build("wpipe", layout.depth, steps * layout.microbatches, accumulate=layout.microbatches)
     return place_copies(replicate(recompute(single), layout.width), layout.placement, layout.width)
 
@@ -289,7 +290,7 @@ def _placements() -> Iterator[str]:
 
 
 def _depths() -> Iterator[str]:
-    """As many micro-batches as devices in a pipeline, so that they are equally large in every layout."""
+    """Yield the table of depths; each pipeline has as many micro-batches as devices, so that all sizes are equal."""
     node, nodes = load_machine("wpipe-v100"), of_nodes(load_machine("wpipe-v100"), 8)
     known = calibrated(resnext500(BLOCKS["3, 24, 136, 3"]), A, PAPER_A)
     cases = [

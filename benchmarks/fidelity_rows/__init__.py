@@ -1,1 +1,1 @@
-"""The rows of `fidelity.py`: each measures how far predictions hold in one respect, and yields its section."""
+"""The rows of `fidelity.py`: each measures one kind of prediction error, and yields its section."""

@@ -1,4 +1,4 @@
-"""What all rows share: runs with a yardstick before each, that may fail, in rounds that end in time."""
+"""Shared parts of all rows: rounds with a time limit, and runs that may fail, with a yardstick before each run."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pipesched.simulator.analysis import readable_s
 
 NUM_RANKS = 2
 LIMIT_S = 540.0
-"""No further round begins that would end later than so long after the first [s]."""
+"""Time limit of all rounds together: no round begins that would end later [s]."""
 
 Result = TypeVar("Result")
 StepErrors = Sequence[tuple[float, float]]
-"""The seconds of the step, or of both if two are compared, and the relative error of what was said, of every run."""
+"""For every run: seconds of the step, or of both compared steps, and the relative error of the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the benchmark: what it measures, its goal, and what makes its section.
+    """A row of the benchmark: its title, its goal, and the function that makes its section.
 
     Attributes:
         title: Title of the section.
-        goal: What is to be reached.
-        rounds: Rounds unless told otherwise.
-        round_s: What one takes on a quiet machine of two cores, about [s].
-        lines: From a number of rounds to the section.
-        runs: What makes the runs, where another row looks at the same; then they are made once.
+        goal: The goal.
+        rounds: Default number of rounds.
+        round_s: Approximate time of a round on a quiet machine of two cores [s].
+        lines: Function from a number of rounds to the lines of the section.
+        runs: Function that makes the runs if several rows share them; it is called once.
     """
 
     title: str
@@ -45,7 +45,7 @@ class Row:
 
 
 class Bench:
-    """The runs of a row: what the machine was like before each, and which failed."""
+    """The runs of a row: the yardstick before each run, and the failures."""
 
     def __init__(self) -> None:
         self._yardsticks_s: list[float] = []
@@ -53,7 +53,7 @@ class Bench:
         self._rounds = ""
 
     def rounds(self, count: int) -> Iterator[int]:
-        """Yield the numbers of the rounds, as long as there is time for another."""
+        """Yield the numbers of the rounds, until the time is too short for another round."""
         begun_s = time.monotonic()
         for index in range(count):
             spent_s = time.monotonic() - begun_s
@@ -64,21 +64,21 @@ class Bench:
             yield index
 
     def run(self, what: str, measure: Callable[[], Result]) -> Result | None:
-        """Look at the machine, then do as `tried`."""
+        """Time the yardstick, then return the result of `tried`."""
         self._yardsticks_s.append(yardstick_s(NUM_RANKS))
         return self.tried(what, measure)
 
     def tried(self, what: str, measure: Callable[[], Result]) -> Result | None:
-        """Return what is measured; None of what fails, which is told, and the others go on."""
+        """Return the result of `measure`; if it fails, report the error and return None."""
         try:
             return measure()
-        except Exception as error:  # noqa: BLE001 -- whatever ends one run must not end the others
+        except Exception as error:  # noqa: BLE001 -- a failed run must not end the other runs
             self._failures.append(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
             print(self._failures[-1], file=sys.stderr, flush=True)
             return None
 
     def lines(self) -> Iterator[str]:
-        """Yield how steady the machine was, and what failed."""
+        """Yield the range of the yardstick, and the failures."""
         low, median, high = (readable_s(f(self._yardsticks_s)) for f in (min, statistics.median, max))
         yield ""
         yield f"{self._rounds}Yardstick before every run: {low} to {high}, median {median}."
@@ -96,11 +96,11 @@ def undisturbed(errors: StepErrors) -> float:
 
 
 def cell(errors: StepErrors) -> str:
-    """Return both, as people read them."""
+    """Return the cell of a table: the median error, and the error of the least disturbed quarter."""
     return f"{middle(errors):+.1%} ({undisturbed(errors):+.1%})"
 
 
 def verdict(limit: float, errors: Mapping[str, StepErrors]) -> Iterator[str]:
-    """Yield which cases are within `limit`, by the median of their runs and by the least disturbed."""
+    """Yield the number of cases within `limit`, by the median of their runs and by the least disturbed quarter."""
     yield f"Medians: {within(limit, {case: middle(several) for case, several in errors.items()})}"
     yield f"Least disturbed quarter: {within(limit, {case: undisturbed(several) for case, several in errors.items()})}"

@@ -1,4 +1,4 @@
-"""Clocks of two ranks, one of which was set wrong by a known time, as their traces tell it."""
+"""The offset of two clocks from the traces of their ranks, where one clock is wrong by a known time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lines(num_rounds: int) -> Iterator[str]:
 
 
 def shifted(path: Path, shift_ns: int) -> Path:
-    """Write a trace of another host, whose clock shows so much more; return its path."""
+    """Write the trace as of another host, whose clock is `shift_ns` ahead; return its path."""
     trace = json.loads(path.read_text())
     trace["baseTimeNanoseconds"] += shift_ns
     trace["host_name"] = "another"
@@ -56,7 +56,7 @@ def shifted(path: Path, shift_ns: int) -> Path:
 
 
 def slower_latency_ns(pair: Sequence[Path]) -> float:
-    """Return how long the quickest message of the last step took, in the slower direction [ns]."""
+    """Return the time of the fastest message of the last step, in the slower direction [ns]."""
     ends = []
     for path in pair:
         trace = json.loads(path.read_text())

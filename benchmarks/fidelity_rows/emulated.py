@@ -1,4 +1,4 @@
-"""Emulated ranks under every schedule of the catalogue: ops take what they are told, so the schedule model is alone."""
+"""Emulated ranks under every schedule of the catalogue: ops take given times, so all error is the schedule model's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 0.01
 
 
 def errors_of(name: str, links: Cluster, iterations: int) -> StepErrors:
-    """Return the seconds of each iteration, after one that nobody looks at, and how far off the prediction is."""
+    """Return the seconds of each iteration after a warm-up, with the relative error of the prediction."""
     schedule = build(name, NUM_EMULATED, NUM_MICROBATCHES)
     costs = uneven_stages(schedule, OP_S, MESSAGE_BYTES, WEIGHT_BYTES)
     machines = Cluster((links.devices[0],) * schedule.num_ranks, links.intra)

@@ -17,7 +17,7 @@ Errors = dict[str, list[tuple[float, float]]]
 
 
 def predicted(run: Timeline, case: Case, runs: ModelRuns, name: str) -> WhatIf:
-    """Return what a schedule makes of a run; of I and W, and of layers in other stages, the profile says the shares."""
+    """Return the prediction of a schedule with the costs of a run; the profile gives the shares of I, W and layers."""
     return pipesched.what_if(
         run,
         schedule=name,
@@ -52,7 +52,7 @@ def lines(num_rounds: int) -> Iterator[str]:
 
 
 def _errors(case: Case, runs: ModelRuns) -> tuple[Errors, Errors]:
-    """Return the errors of the predictions, and of the changes, of each schedule but GPipe; with the steps of both."""
+    """Return the errors of predicted times and of predicted changes, for each schedule but GPipe, with the steps."""
     errors: Errors = defaultdict(list)
     changes: Errors = defaultdict(list)
     for measured in runs.rounds:

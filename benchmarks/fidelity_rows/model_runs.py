@@ -1,4 +1,4 @@
-"""Runs of GPT, conv and LSTM under several schedules, in rounds: what two rows look at, so that they are made once."""
+"""Runs of GPT, conv and LSTM under several schedules, in rounds; two rows share them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Case:
     """A model whose ops are of one size.
 
     Attributes:
-        ops: How long they take, in words.
-        model: As `pipesched.run` takes it, with as many layers as four stages can share.
-        microbatch_size: In samples.
-        iterations: Iterations of a run, of which the one of median makespan counts: what disturbs a single one is left
-            out, and with short ops many take no longer than the start of the processes.
+        ops: Size of the ops, in words.
+        model: The model's name, with layers for four stages.
+        microbatch_size: Samples.
+        iterations: Iterations of a run. The iteration with the median makespan counts, so that a single disturbance
+            does not; short ops allow many iterations.
     """
 
     ops: str
@@ -38,11 +38,11 @@ class Case:
         return self.model.partition(":")[0]
 
     def profile(self) -> Profile:
-        """Return what the layers take; of the runs' stages, only shares and bytes are taken from it."""
+        """Return the profile of the model; only shares and bytes of the stages come from it."""
         return pipesched.profile(self.model, [self.microbatch_size], repeats=5, companions=1).profile
 
     def run(self, name: str) -> RunResult:
-        """Return the median iteration, after two that nobody looks at."""
+        """Return the iteration with the median makespan, after two warm-up iterations."""
         return pipesched.run(
             schedule_of_name(name),
             self.model,
@@ -66,12 +66,12 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class ModelRuns:
-    """The runs of the models: their profiles, and what each schedule gave in every round.
+    """The runs of the models, with their profiles.
 
     Attributes:
-        bench: How it went.
-        profiles: One of each case.
-        rounds: What a case and a schedule gave, of each round; what failed is missing.
+        bench: Yardsticks and failures.
+        profiles: Profile of each case.
+        rounds: For each round, the run of each case and schedule; failed runs are missing.
     """
 
     bench: Bench
@@ -80,14 +80,14 @@ class ModelRuns:
 
 
 def schedule_of_name(name: str) -> Schedule:
-    """Return the lists, with two stages on a rank where the schedule takes several."""
+    """Return the lists of a schedule, with two stages per rank if it takes chunks."""
     num_chunks = 2 if CATALOGUE[name].traits.takes_chunks else None
     return build(name, NUM_RANKS, NUM_MICROBATCHES, num_chunks)
 
 
 @cache
 def model_runs(num_rounds: int) -> ModelRuns:
-    """Run every case under every schedule, once in each round; to and fro, so that what changes steadily cancels."""
+    """Run every case under every schedule once in each round; the order alternates, so that a steady drift cancels."""
     bench = Bench()
     profiles = {case: bench.run(f"profile {case.model}", case.profile) for case in CASES}
     rounds = []

@@ -1,4 +1,4 @@
-"""Costs from a trace of PyTorch's own 1F1B, with which its GPipe and its Interleaved1F1B are predicted."""
+"""Predict PyTorch's GPipe and Interleaved1F1B with costs from a trace of PyTorch's 1F1B."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pipesched.simulator.analysis import readable_s
 
 LIMIT = 0.05
 Makespans = Mapping[str, tuple[float, float]]
-"""What is predicted of a schedule, and what was measured [s]."""
+"""Predicted and measured makespan of each schedule [s]."""
 
 
 def makespans(traces: Mapping[str, Sequence[Path]], case: Case, profile: Profile) -> Makespans:
-    """Return the makespans of all schedules, predicted with the costs of the first."""
+    """Return the makespans of all schedules, predicted with the costs of the first schedule."""
     timelines = {name: pipesched.import_traces(files).timeline for name, files in traces.items()}
     first, *others = timelines
     what_ifs = {
@@ -74,7 +74,7 @@ def lines(num_rounds: int) -> Iterator[str]:
 
 
 def _rounds(case: Case, runs: TorchRuns) -> Iterator[Makespans]:
-    """Yield the makespans of every round that has all schedules."""
+    """Yield the makespans of every round with runs of all schedules."""
     profile = runs.bench.tried(f"profile {case.model}", case.profile)
     if profile is None:
         return
@@ -86,7 +86,7 @@ def _rounds(case: Case, runs: TorchRuns) -> Iterator[Makespans]:
 
 
 def _is_order_right(measured_round: Makespans) -> bool:
-    """Return whether the two that are predicted are in the same order as measured."""
+    """Return whether the two predictions have the same order as the measurements."""
     (_, gpipe, interleaved) = measured_round.values()
     return (gpipe[0] < interleaved[0]) == (gpipe[1] < interleaved[1])
 

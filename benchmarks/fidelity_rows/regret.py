@@ -1,4 +1,4 @@
-"""The tuner's choice with a fresh profile and a short race, looked up in a grid of which every setting was run."""
+"""The regret of the tuner's choice, with a fresh profile and a short race, in a grid whose settings were all run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Result = TypeVar("Result")
 GRIDS = {kind: (model, batch_size, microbatches[:-1]) for kind, (model, batch_size, microbatches) in MODELS.items()}
 LIMIT, SHARE, ITERATIONS = 0.05, 0.10, 12
 CONTENDERS = (4, 3, 2, 1)
-"""How many race beside plain 1F1B: the most of which one round fits into the time."""
+"""Numbers of contenders beside plain 1F1B; the largest number counts whose round fits into the time."""
 COUNTED = 0.4
-"""The share of the time that is given to a race as its budget: the run before it does not count, and the first round
-is run to its end, however long it takes."""
+"""Share of the time that a race gets as its budget: the run before the race does not count, and the first round
+always finishes."""
 
 
 def profile(kind: str) -> Profile:
-    """Return a fresh one, of the sizes of the grid."""
+    """Return a fresh profile at the micro-batch sizes of the grid."""
     model, batch_size, microbatches = GRIDS[kind]
     sizes = sorted(batch_size // m for m in microbatches)
     return pipesched.profile(model, sizes, repeats=5, companions=num_companions(2), splits=False).profile
@@ -54,11 +54,11 @@ def tuned(kind: str, measured: Profile, links: Cluster, **how: Any) -> TuneResul
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A grid that was run.
+    """A grid of settings, all of which were run.
 
     Attributes:
-        seconds: Seconds of a batch, of every setting.
-        traversal_s: Seconds that all of it took.
+        seconds: Seconds of a batch, for every setting.
+        traversal_s: Seconds of all runs together.
     """
 
     kind: str
@@ -67,20 +67,20 @@ class Grid:
 
     @property
     def best(self) -> Setting:
-        """The setting that took the least."""
+        """The fastest setting."""
         return min(self.seconds, key=lambda setting: self.seconds[setting])
 
     def regret(self, setting: Setting) -> float:
-        """How much longer `setting` took than the best."""
+        """Return the extra time of `setting` over the best, as a share."""
         return self.seconds[setting] / self.seconds[self.best] - 1
 
     def text(self, setting: Setting) -> str:
-        """Return (M, N) and the seconds, as people read them."""
+        """Return (M, N) and the seconds as text."""
         return f"({setting.num_each}, {setting.num_pipelines}), {readable_s(self.seconds[setting])}"
 
 
 def traversed(kind: str, links: Cluster, bench: Bench) -> Grid:
-    """Return the grid, of which every setting is run twice, to and fro: one run each would favour the luckiest."""
+    """Run every setting of the grid twice, forth and back, and return the grid: single runs would favour luck."""
     result = tuned(kind, profile(kind), links)
     measure = Measurement(result.problem, ITERATIONS)
     settings = [outcome.setting for outcome in result.outcomes]
@@ -95,13 +95,13 @@ def traversed(kind: str, links: Cluster, bench: Bench) -> Grid:
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """Return what `work` gives, and its seconds."""
+    """Return the result of `work`, and its seconds."""
     begun_s = time.monotonic()
     return work(), time.monotonic() - begun_s
 
 
 def raced(grid: Grid, links: Cluster) -> TuneResult:
-    """Return the choice with a fresh profile and a race; without one where no round of it fits into the time."""
+    """Return the choice with a fresh profile and a race, or without a race if no round fits into the time."""
     begun_s = time.monotonic()
     measured = profile(grid.kind)
     for num_contenders in CONTENDERS:
@@ -113,7 +113,7 @@ def raced(grid: Grid, links: Cluster) -> TuneResult:
 
 
 def chosen(grid: Grid, links: Cluster) -> tuple[float, float, str]:
-    """Return regret and share of the traversal's time of one choice, and both with the settings as a line."""
+    """Return a choice's regret and share of the traversal's time, and a line of text with both and the settings."""
     result, took_s = timed(partial(raced, grid, links))
     assert result.chosen is not None, "all settings fit"
     setting, share = result.chosen.setting, took_s / grid.traversal_s

@@ -1,4 +1,4 @@
-"""What is left unexplained of a run's makespan, once its own op times and its own hand-over are replayed."""
+"""The unexplained rest of a run's makespan after a replay with its own op times and its own hand-over."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lines(num_rounds: int) -> Iterator[str]:
 
 
 def _errors(runs: Sequence[RunResult]) -> tuple[StepErrors, StepErrors]:
-    """Return the errors of works alone, and the rest, of every run."""
+    """Return the errors of a replay with op times only, and the rest, for every run."""
     splits = [pipesched.replay(run.timeline).split.makespan for run in runs]
     alone = [(split.measured_s, split.error_s / split.measured_s) for split in splits]
     return alone, [(split.measured_s, split.rest_s / split.measured_s) for split in splits]

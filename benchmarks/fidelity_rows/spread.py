@@ -1,4 +1,4 @@
-"""Whether 80 % of the runs lie in the range that costs from other runs of the schedule give."""
+"""The share of runs in the 80 % range that is predicted with the costs of other runs of the schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAWS = 200
 
 
 def makespan_range(runs: Sequence[Timeline], name: str) -> MakespanRange:
-    """Return the range of the makespan under the schedule that `runs` followed."""
+    """Return the predicted range of the makespan, for the schedule and the costs of `runs`."""
     costs, schedule = pipesched.costs_from_runs(runs).costs, schedule_of_name(name)
     machines = costs.on_machines(pipesched.flat(schedule.num_devices))
     result = pipesched.simulate(schedule, pipesched.Setup(costs, machines), spread=DRAWS)

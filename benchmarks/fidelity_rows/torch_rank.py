@@ -17,14 +17,14 @@ from pipesched.profiles.models import Model, build_layers, draw_batch, resolve_m
 
 NUM_MICROBATCHES, NUM_RANKS, WARMUP = 8, 2, 2
 SCHEDULES = {"1f1b": (Schedule1F1B, 1), "gpipe": (ScheduleGPipe, 1), "interleaved": (ScheduleInterleaved1F1B, 2)}
-"""PyTorch's class, and the stages of a rank; the first is traced for its costs."""
+"""PyTorch's class, and the stages of a rank; the trace of the first schedule gives the costs."""
 
 
 class Contiguous(nn.Sequential):
-    """Layers whose output, and the gradient of whose input, gloo can send as they lie."""
+    """Layers with a contiguous output and a contiguous gradient of the input, as gloo needs them."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layers make of `x`."""
+        """Return the output of the layers for `x`."""
         if x.requires_grad:
             x.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]  # torch has no types there
         for layer in self:

@@ -1,4 +1,4 @@
-"""Runs of PyTorch's own runtime, traced by its profiler, in rounds: what two rows look at."""
+"""Runs of PyTorch's own runtime, traced by its profiler, in rounds; two rows share them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class TorchRuns:
     """The runs of PyTorch's schedules: the traces of every round.
 
     Attributes:
-        bench: How it went.
-        rounds: Of each round and case, the traces of both ranks under every schedule; what failed is missing.
-        folder: Where they are, as long as this is kept.
+        bench: Yardsticks and failures.
+        rounds: For each round and case, the traces of both ranks under every schedule; failed runs are missing.
+        folder: Folder of the traces; it exists as long as this object.
     """
 
     bench: Bench
@@ -36,7 +36,7 @@ class TorchRuns:
 
 @cache
 def torch_runs(num_rounds: int) -> TorchRuns:
-    """Run every case once in each round, under one schedule after the other."""
+    """Run every case once in each round, under each schedule in turn."""
     bench, folder = Bench(), TemporaryDirectory(prefix="fidelity-")
     rounds = []
     for _ in bench.rounds(num_rounds):
@@ -46,7 +46,7 @@ def torch_runs(num_rounds: int) -> TorchRuns:
 
 
 def _traces(case: Case, inside: str) -> Traces:
-    """Return the traces of every schedule, in a folder of their own."""
+    """Return the traces of every schedule, in a new folder inside `inside`."""
     folder = Path(mkdtemp(dir=inside))
     script = Path(__file__).with_name("torch_rank.py")
     ranks = [

@@ -1,4 +1,4 @@
-"""The card of a benchmark: the device, and the time that is left on it."""
+"""The card of a benchmark: the device, and the remaining time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipesched.profiles.measuring import device_name
 
 T = TypeVar("T")
 _LONGEST_ERROR = 200
-"""Characters of an error that a row shows."""
+"""Number of characters of an error in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class Card:
             torch.cuda.synchronize(self.device)
 
     def rows(self, cases: Iterable[T], row: Callable[[T], str], case_s: float) -> Iterator[str]:
-        """Yield a table's row for each case; a case that fails, or finds no time, has its reason in its row.
+        """Yield a table's row for each case; a case that fails, or has no time left, has the reason in its row.
 
         Args:
             cases: The cases; the text of a case is the first cell of a row without figures.
             row: Measures a case and returns its row.
-            case_s: Time of a case on a GPU, about [s].
+            case_s: Approximate time of a case on a GPU [s].
         """
         for case in cases:
             if self.left_s < self.pick(case_s, case_s / 10):

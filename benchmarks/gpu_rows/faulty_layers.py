@@ -13,9 +13,9 @@ from torch.nn import functional
 from pipesched.executor.launch.injected_faults import note_time
 
 LAYER, CALL, WIDTH = 1, 2, 8
-"""The layer that hangs, and at which of its forwards."""
+"""The layer that hangs, the number of its forward, and the width."""
 CYCLES = 60 * 2 * 10**9
-"""Of a GPU's clock: about a minute."""
+"""Cycles of a GPU's clock: about a minute."""
 
 
 class Hanging(nn.Module):

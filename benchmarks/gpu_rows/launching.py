@@ -13,7 +13,7 @@ from pipesched.schedules.ops import Compute
 from pipesched.simulator.analysis import readable_s
 
 SMALL = ("gpt:layers=8,width=64,heads=4,context=32", 1)
-"""So small that the device waits for the host."""
+"""Model and micro-batch size; so small that the device waits for the host."""
 
 
 def lines(card: Card) -> Iterator[str]:

@@ -41,8 +41,8 @@ class Case:
         name: The schedule's name.
         num_ranks: Ranks.
         num_microbatches: Micro-batches.
-        own: Whether each rank has a device of its own in the prediction, else all share one.
-        settings: More settings of the run, as ``has_green_contexts``.
+        own: Whether each rank has a device of its own in the prediction; otherwise all ranks share one device.
+        settings: Further settings of the run, such as ``has_green_contexts``.
     """
 
     model: str
@@ -69,7 +69,7 @@ class Case:
 
     @property
     def schedule(self) -> Schedule:
-        """The lists, with two stages on a rank where the schedule takes several."""
+        """The lists, with two stages per rank if the schedule takes chunks."""
         chunks = 2 if CATALOGUE[self.name].traits.takes_chunks else None
         schedule = build(self.name, self.num_ranks, self.num_microbatches, chunks)
         return schedule if self.own else replace(schedule, rank_to_device=(0,) * schedule.num_ranks)
@@ -117,7 +117,7 @@ class Verified:
 
 @cache
 def num_parameters(model: str) -> int:
-    """Return the parameters of a model; builds nothing on a device."""
+    """Return the number of parameters of a model, without an allocation on a device."""
     with torch.device("meta"):
         layers = [build_layer() for build_layer in resolve_model(model).layers]
     return sum(parameter.numel() for layer in layers for parameter in layer.parameters())
@@ -151,7 +151,7 @@ def profiled(
 
 
 def streamed(spec: RunSpec, model: Model | None = None) -> Measured:
-    """Run all ranks in this process, on streams, with nobody listening."""
+    """Run all ranks in this process, on streams, without callbacks."""
     return measure_on_streams(spec, lambda rank: RankListener(), model)  # noqa: ARG005
 
 

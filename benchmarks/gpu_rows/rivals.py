@@ -39,7 +39,7 @@ def lines(card: Card) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     begins = not dist.is_initialized()
     if begins:
-        # torch 2.11 greets the neighbours of each stage, of this rank too, which only the fake backend can
+        # torch 2.11 sends to the neighbours of each stage, also on this rank, which only the fake backend supports
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     try:
         yield from card.rows(card.pick([*WIDTHS], ["short ops"]), partial(_row, card), 6.0)

@@ -15,8 +15,8 @@ class Row:
     Attributes:
         title: Title of the section.
         goal: The goal.
-        seconds: Time on a GPU, at most [s]: no case begins later.
-        lines: From the device to the lines of the section.
+        seconds: Longest time on a GPU [s]: no case begins later.
+        lines: Function from the device to the lines of the section.
     """
 
     title: str

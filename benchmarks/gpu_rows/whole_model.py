@@ -1,12 +1,12 @@
-"""Eight schedules on streams of one device, and the same training by a plain loop over the model in one piece.
+"""Eight schedules on streams of one device, and the same training by a plain loop over the whole model.
 
-The loop knows neither lists nor streams. Stage k reads for micro-batch i the weights of a version, and steps after so
-many micro-batches:
+The loop uses neither op lists nor streams. For micro-batch i, stage k reads weights of this version, and steps after
+this number of micro-batches:
 
     flush        version 0                        one Step, behind all micro-batches
     pipedream    version max(0, i - (p - 1 - k))  a Step behind each micro-batch
     wpipe        version max(0, i // p - 1)       a Step behind p micro-batches; stages from p on read version i // p
-    avgpipe      the newest                       each pipeline trains its own model, then draws it to the reference
+    avgpipe      the newest                       each pipeline trains its own model, then moves it to the reference
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class Difference:
 
 
 def compare(name: str, num_ranks: int, device: torch.device) -> Difference:
-    """Train by a schedule on streams of a device, and by the plain loop there; return how far apart they are.
+    """Train by a schedule on streams of a device, and by the plain loop there; return the largest differences.
 
     Args:
         name: One of `SCHEDULES`.
-        num_ranks: Ranks of the schedule; of AvgPipe, of each of its two pipelines.
+        num_ranks: Ranks of the schedule; for AvgPipe, ranks of each of its two pipelines.
         device: Device of all ranks.
     """
     schedule = schedule_of(name, num_ranks)
@@ -109,13 +109,13 @@ def compare(name: str, num_ranks: int, device: torch.device) -> Difference:
 
 
 def schedule_of(name: str, num_ranks: int) -> Schedule:
-    """Return the lowered lists, with two stages on a rank where the schedule takes several."""
+    """Return the lowered lists, with two stages per rank if the schedule takes chunks."""
     num_chunks = 2 if CATALOGUE[name].traits.takes_chunks else None
     return lower(build(name, num_ranks, NUM_MICROBATCHES, num_chunks))
 
 
 def even_bounds(num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
-    """Return the layers of each stage, nearly as many for each."""
+    """Return the layers of each stage, in nearly equal numbers."""
     cuts = [stage * num_layers // num_stages for stage in range(num_stages + 1)]
     return tuple(pairwise(cuts))
 
@@ -272,7 +272,7 @@ def _momenta(optimizer: torch.optim.Optimizer, module: nn.Module) -> list[Tensor
 
 
 def _difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
-    """Return the largest difference, relative to the largest number; infinite where one is no number."""
+    """Return the largest difference, relative to the largest number; infinite if a value is NaN."""
     assert len(some) == len(others) > 0, "both have as many"
     apart = max(float((a - b).abs().max()) for a, b in zip(some, others, strict=True))
     largest = max(float(b.abs().max()) for b in others)

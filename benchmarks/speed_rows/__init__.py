@@ -1,1 +1,1 @@
-"""The rows of speed.py, a module for each group of them."""
+"""The rows of speed.py, a module for each group of rows."""

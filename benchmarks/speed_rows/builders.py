@@ -1,4 +1,4 @@
-"""How long lists take that are built and lowered, beside PyTorch's own orders, which are not lowered."""
+"""Time of building and lowering lists, beside PyTorch's own orders, which are not lowered."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def figures() -> Iterator[Figure]:
 
 
 def beside_torch(name: str, order: tuple[str, tuple[int, int]] | None) -> Iterator[Figure]:
-    """Yield what a schedule takes, and what PyTorch takes to order it, which is asked once.
+    """Yield the time of a schedule, and the time of PyTorch for its order, which is measured once.
 
-    A schedule keeps itself lowered, so each turn lowers another with the same lists.
+    A schedule caches its lowered lists, so each turn lowers a new schedule with the same lists.
     """
     whole, lowering = f"{name} {LARGE}, built and lowered", f"{name} {LARGE}, lowered"
     schedule = anew(name)
@@ -57,20 +57,20 @@ def beside_torch(name: str, order: tuple[str, tuple[int, int]] | None) -> Iterat
 
 
 def anew(name: str, counts: tuple[int, int] = LARGE) -> Schedule:
-    """Return the schedule, of which nothing is known from before."""
+    """Return a new schedule, without cached results."""
     _squeezed.cache_clear()
     return build(name, *counts)
 
 
 def built(name: str, counts: tuple[int, int]) -> str:
-    """Return the milliseconds that a schedule takes to be built, the median of turns."""
+    """Return the median time of building a schedule [ms]."""
     times = TIMES if counts == SMALL else 1
     took_s = turns({name: repeated(partial(anew, name, counts), times)}, ROUNDS)[name]
     return f"{statistics.median(took_s) / times * 1e3:.2f} ms"
 
 
 def torch_order(kind: str, stages_of_rank_0: tuple[int, int]) -> Callable[[], object]:
-    """Return what has PyTorch order all ranks, as the constructor of a schedule does, on stand-ins for stages."""
+    """Return a function that makes PyTorch order the ops of all ranks, on stand-ins for stages."""
     from torch.distributed.pipelining import schedules as pipelining
 
     num_stages = 2 * RANKS

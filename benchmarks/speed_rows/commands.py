@@ -22,7 +22,7 @@ TUNE = (
 )
 """4 numbers of micro-batches, 8 of pipelines, 16 advances, with and without recompute: 1,024 settings."""
 ESTIMATE = "profile gpt:layers=98,width=4096 --gpu h100 --dtype bfloat16 --microbatch-sizes 1,2,4"
-"""Of 100 layers, with the embedding and the head."""
+"""A model of 100 layers, embedding and head included."""
 PLAN = "plan {profile} -b 256 --nodes 8 --machine dgx-h100"
 LARGE = "simulate -s interleaved -p 512 -m 4096 -v 4 --uniform f=1,b=2 --json"
 LARGE_LIMIT_S = 60.0
@@ -45,13 +45,13 @@ def searches() -> Iterator[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
-        seconds: How long it took.
-        peak_bytes: Most that it, or one that it started, had in memory.
-        output: What it printed.
-        is_good: Whether it came to its end.
+        seconds: Time of the process.
+        peak_bytes: Peak memory of the process, or of the largest of its children.
+        output: Output of the process.
+        is_good: Whether the process ended in time with exit code 0.
     """
 
     seconds: float
@@ -61,7 +61,7 @@ class Ended:
 
 
 def ended(arguments: Sequence[str], limit_s: float) -> Ended:
-    """Run Python with these arguments, in so many seconds at most."""
+    """Run Python with these arguments, for at most `limit_s` seconds."""
     command = [sys.executable, "-P", *arguments]
     begun_s = time.perf_counter()
     with tempfile.TemporaryFile("w+") as output:

@@ -22,19 +22,19 @@ from pipesched.simulator.memory import memory
 from speed_rows.row import Figure, Row, ratio, repeated, turns
 
 SIZES = {(8, 64): (5, 100), (64, 512): (3, 10)}
-"""(p, m): rounds, and how often the arrays are asked in each."""
+"""(p, m): number of rounds, and of runs of the arrays in each round."""
 STAGE = StageCost(1.0, 2.0, output_bytes=10, saved_bytes=100, weight_bytes=1000)
 LINK = Link(0.01, 1e3)
 GOALS = {"numba": (500, 400), "plain Python": (15, 10)}
-"""Times as quick as SimPy with memory, and as PyTorch's simulator."""
+"""Speed-up over SimPy with memory, and over PyTorch's simulator."""
 SIMPY, SIMPY_MEMORY, TORCH = "SimPy", "SimPy with memory", "PyTorch"
 ANEW = ", costs and machines loaded anew"
 BEFORE = 161_000
-"""What the SimPy engine made, ops/s, on the machine of that day."""
+"""Speed of the SimPy engine on an earlier day and machine [ops/s]."""
 
 
 def clusters(p: int) -> dict[str, Cluster]:
-    """Return machines with as many devices, and in which way messages wait for each other."""
+    """Return clusters of `p` devices, by the way in which messages wait for each other."""
     node = Cluster((flat(1).devices[0],) * 4, intra=LINK, inter=LINK, nics=((0, 1, 2, 3),))
     return {
         "a link for every two devices": flat(p, LINK),
@@ -52,7 +52,7 @@ def figures() -> Iterator[Figure]:
 def of_lists(
     what: str, schedule: Schedule, costs: StageCosts, cluster: Cluster, rounds: int, times: int
 ) -> Iterator[Figure]:
-    """Yield what each way makes of some lists."""
+    """Yield the speed of each engine on some lists."""
     loops = {loop: times if loop == "numba" else max(1, times // 10) for loop in GOALS}
     if not machine_code.has_numba():
         del loops["numba"]
@@ -92,7 +92,7 @@ def of_lists(
 def array_runs(
     schedule: Schedule, costs: StageCosts, cluster: Cluster, loops: Mapping[str, int]
 ) -> dict[str, Callable[[], None]]:
-    """Return runs of the compiled lists, so often with each loop; costs and machines are loaded, or each time anew."""
+    """Return runs of the compiled lists for each loop: with loaded costs and machines, or with loading each time."""
     program = compile_lists(schedule, USUAL_NETWORK, has_hand_over=False)
     held, loaded = held_on_devices(program, costs), LoadedProgram(program, costs, cluster)
 
@@ -120,7 +120,7 @@ def array_runs(
 
 
 def torch_simulator(schedule: Schedule) -> Callable[[], object]:
-    """Return a run of PyTorch's simulator over the lists as PyTorch would have them."""
+    """Return a run of PyTorch's simulator over the lists in PyTorch's form."""
     from torch.distributed.pipelining import schedules as pipelining
 
     rows = csv.reader(write_csv_comms(lower_for_torch(compute_only(schedule))).splitlines())

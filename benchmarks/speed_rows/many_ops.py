@@ -1,8 +1,8 @@
-"""Time lists of many ops in a process of their own: built, lowered, compiled and run as columns, without a Timeline.
+"""Time lists of many ops in a separate process: built, lowered, compiled and run as columns, without a Timeline.
 
     python benchmarks/speed_rows/many_ops.py
 
-The makespan is held against the closed form of interleaved 1F1B with free links: (v m + p - 1) (F + B).
+The makespan is compared with the closed form of interleaved 1F1B with free links: (v m + p - 1) (F + B).
 """
 
 from __future__ import annotations

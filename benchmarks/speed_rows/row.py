@@ -1,4 +1,4 @@
-"""What a row of the benchmark is, and how what it compares takes turns."""
+"""A row of the benchmark, and measurements in turns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Figure:
     """A figure beside its goal.
 
     Attributes:
-        what: What was measured.
-        goal: What is to be reached.
-        figure: What was.
-        is_reached: Whether that is the goal; None where there is none.
+        what: The measured quantity.
+        goal: The goal.
+        figure: The measured figure.
+        is_reached: Whether the figure reaches the goal; None without a goal.
     """
 
     what: str
@@ -36,12 +36,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A group of figures, and what makes them.
+    """A group of figures, and their measurement.
 
     Attributes:
-        title: Their heading.
-        how: How they are measured.
-        figures: Measures them, one after the other.
+        title: Heading of the figures.
+        how: The way of the measurement, in words.
+        figures: Function that measures and yields the figures.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Row:
 
 
 def turns(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Let some runs take turns; return the processor time of each of their turns [s]."""
+    """Let the runs take turns; return the processor time of each turn of each run [s]."""
     took_s: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -62,12 +62,12 @@ def turns(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, li
 
 
 def ratio(slow_s: Sequence[float], quick_s: Sequence[float]) -> float:
-    """Return how many times as quick the second is, the median of the turns."""
+    """Return the speed-up of the second over the first, as the median of the turns."""
     return statistics.median(slow / quick for slow, quick in zip(slow_s, quick_s, strict=True))
 
 
 def repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
-    """Return a run that is so many of them, as a short one is below what a clock tells."""
+    """Return a run that repeats a short run `times` times, because the clock is too coarse for one."""
 
     def runs() -> None:
         for _ in range(times):
@@ -77,9 +77,9 @@ def repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
 
 
 def whole_process_s(arguments: Sequence[str], rounds: int) -> float:
-    """Return how long a command of pipesched takes, the median [s].
+    """Return the median time of a command of pipesched [s].
 
-    Its byte code is on disk, as it is of what pip installed: a run that is not measured writes what is not there yet.
+    Its byte code is on disk, as after an installation by pip: a first run without measurement writes it.
     """
     took_s = []
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -1,4 +1,4 @@
-"""How much processor time a sweep takes."""
+"""The processor time of sweeps."""
 
 from __future__ import annotations
 
