@@ -1,9 +1,9 @@
-"""What happens when files, command lines, ranks and people do what they should not: counted, against what is promised.
+"""Count the violations of the guarantees for damaged files, command lines, failing ranks and interrupts.
 
     python benchmarks/faults.py [--rows files,ranks] [--share 0.1] [--out benchmarks/results/faults.md]
 
 Every row is a part of the page, which is written as soon as the row is done. `make faults` runs all of them. The exit
-code is 1 where something was not as promised.
+code is 1 if a guarantee was violated.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROWS = {
 
 
 def section(name: str, row: Row, share: float) -> Section:
-    """Yield a part of the page; return whether all was as promised."""
+    """Yield a part of the page; return whether all guarantees held."""
     begun_s = time.monotonic()
     count = max(1, round(row.count * share))
     yield f"# {row.title}"
@@ -61,7 +61,7 @@ def section(name: str, row: Row, share: float) -> Section:
 
 
 class Told:
-    """The lines of a section, one after the other; in the end `is_kept` says whether all was as promised."""
+    """The lines of a section; after the last line `is_kept` is whether all guarantees held."""
 
     def __init__(self, lines: Section) -> None:
         self._lines, self.is_kept = lines, False
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def _begin(name: str, share: float) -> tuple[int, int]:
-    """Begin a row in a process that takes what others leave of the machine; return it and the file of its section."""
+    """Start a row in a process of low priority; return the process id and the descriptor of the section's file."""
     page = os.memfd_create(name)
     pid = os.fork()
     if pid:

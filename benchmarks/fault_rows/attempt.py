@@ -1,4 +1,4 @@
-"""A command line tried as a user would try it, in a process of its own that may hang, crash or eat memory."""
+"""Run a command line as a user does, in a separate process that may hang, crash or fill the memory."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from pathlib import Path
 from pipesched.__main__ import main
 
 LIMIT_S = 5.0
-"""A command that works on a damaged file for longer hangs [s]."""
+"""Time after which a command on a damaged file counts as hanging [s]."""
 _LOOK_S = 1.0
-"""Time between two looks at a command that runs [s]."""
+"""Time between two polls of a running command [s]."""
 LARGEST_MESSAGE = 1000
-"""Characters of a refusal: a screen's third."""
+"""Longest error message [characters]: a third of a screen."""
 LARGEST_MEMORY = 2**30
-"""What a command may hold of main memory [bytes]."""
+"""Largest main memory of a command [bytes]."""
 ANSWERS = (0, 1, 2, 4)
-"""Exit codes of what is fine, of a verdict, of bad input, of what is not installed."""
+"""Accepted exit codes: success, a negative verdict, bad input, a missing package."""
 BAD_INPUT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of a command.
+    """The result of a command.
 
     Attributes:
-        arguments: Behind ``pipesched``.
-        exit_code: What it left with; negative: the signal that ended it; None: it was ended after its time.
-        seconds: From start to end, less the time that it waited for a processor [s].
-        peak_bytes: Main memory at its largest.
-        output: What it printed.
-        errors: What it printed on stderr.
-        changed: Files of its folder that are there, are gone or differ since.
+        arguments: Arguments of ``pipesched``.
+        exit_code: Exit code; negative for a signal, or None after the time limit.
+        seconds: Time from start to end, without waiting for a processor.
+        peak_bytes: Peak main memory.
+        output: Text on stdout.
+        errors: Text on stderr.
+        changed: Files of the folder that are new, missing or different.
     """
 
     arguments: Sequence[str]
@@ -53,7 +53,7 @@ class Attempt:
     changed: Sequence[str]
 
     def misbehaviour(self) -> str:
-        """Return what is wrong with it, as a command that got bad input; empty if nothing is."""
+        """Return the fault of the result for a command with bad input, or an empty text."""
         wrongs = {
             f"over {LIMIT_S:g} s": self.exit_code is None or self.seconds > LIMIT_S,
             "traceback": "Traceback (most" in self.errors + self.output,
@@ -68,13 +68,13 @@ class Attempt:
 
 
 class Command:
-    """A command line in a forked process, with a session of its own: what is imported need not be imported again.
+    """A command line in a forked process with a session of its own, which keeps the imports of this process.
 
     Args:
-        arguments: Behind ``pipesched``, or what `run` gets.
-        folder: Where it works.
-        run: Takes the place of the command line.
-        environment: Variables that it has besides.
+        arguments: Arguments of ``pipesched``, or of `run`.
+        folder: Working directory.
+        run: Function in place of the command line.
+        environment: Additional environment variables.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Command:
         self.peak_bytes = 0
 
     def poll(self, limit_s: float = 0.0) -> int | None:
-        """Return its exit code, negative for a signal, if it ends soon.
+        """Return the exit code of the command, negative for a signal, or None if it does not end in time.
 
         Args:
-            limit_s: How long it may run from now on [s]; time that it waits for a processor does not count.
+            limit_s: Remaining time [s], without waiting for a processor.
         """
         if self.code is None:
             until_s = self._elapsed_s() + limit_s
@@ -114,16 +114,16 @@ class Command:
         return self.code
 
     def _elapsed_s(self) -> float:
-        """Return the time since the start, less the time that it waited for a processor [s]."""
+        """Return the time since the start, without waiting for a processor [s]."""
         waited_ns = int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1])
         return time.monotonic() - self._begun_s - waited_ns / 1e9
 
     def said(self) -> str:
-        """Return what it has printed on stderr so far, as a process that still writes there."""
+        """Return the text on stderr so far, of a process that may still write."""
         return os.pread(self._streams[1], os.fstat(self._streams[1]).st_size, 0).decode(errors="replace")
 
     def end(self) -> tuple[str, str]:
-        """End it, if it is not over, and return its output and what it printed on stderr."""
+        """End the command if it still runs; return its texts on stdout and stderr."""
         if self.code is None:
             os.kill(self.pid, signal.SIGKILL)
             self.poll(LIMIT_S)
@@ -135,13 +135,13 @@ class Command:
 def attempt(
     arguments: Sequence[str], folder: Path, run: Callable[[Sequence[str]], object] | None = None, limit_s: float = 0
 ) -> Attempt:
-    """Run ``pipesched`` with these arguments in `folder`, or `run` in its place, and say what came of it.
+    """Run ``pipesched`` with these arguments in `folder`, or `run` in its place; return the result.
 
     Args:
-        arguments: Behind ``pipesched``, or what `run` gets.
-        folder: Where it works.
-        run: Takes the place of the command line.
-        limit_s: When it is ended [s]; 0: twice `LIMIT_S`.
+        arguments: Arguments of ``pipesched``, or of `run`.
+        folder: Working directory.
+        run: Function in place of the command line.
+        limit_s: Time limit [s]; 0 for twice `LIMIT_S`.
     """
     before = contents(folder)
     command = Command(arguments, folder, run)
@@ -153,7 +153,7 @@ def attempt(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return what the files below `folder` hold, by their paths."""
+    """Return the contents of the files below `folder`, by path."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 

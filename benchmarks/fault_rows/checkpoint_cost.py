@@ -1,4 +1,4 @@
-"""The time that a checkpoint takes of the training that goes on beside it."""
+"""The time that a checkpoint costs the training that continues beside its write."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fault_rows.row import Row, Section
 
 MODEL, RANKS, BATCH_SIZE = "gpt", 2, 8
 HALF = 8
-"""Steps from a checkpoint on in which it is written, and as many after them, in which nothing is."""
+"""Number of steps during which a checkpoint is written, and of later steps without a write."""
 STEPS_BETWEEN = 100
-"""Steps that the cost is held against."""
+"""Number of steps to which the cost is related."""
 LARGEST_SHARE = 0.02
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of so many checkpoints."""
+    """Yield the section on `count` checkpoints."""
     walls_s, cpus_s = [list[float]() for _ in range(2)]
 
     def on_step(step: int, scores: object) -> None:  # noqa: ARG001 -- as it is told
@@ -68,7 +68,7 @@ def _differences(times_s: list[float]) -> list[float]:
 
 
 def _costs_s(times_s: list[float]) -> list[float]:
-    """Return what the steps from each checkpoint on took more than those after them [s]."""
+    """Return the extra time of the steps during each checkpoint's write over the later steps [s]."""
     costs_s = []
     for begin in range(2 * HALF - 1, len(times_s) - 2 * HALF, 2 * HALF):
         middle, end = begin + HALF, begin + 2 * HALF

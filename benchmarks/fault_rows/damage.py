@@ -1,4 +1,4 @@
-"""Damage to files and command lines, seeded: of bytes, of text, of what a JSON file means."""
+"""Seeded damage to files and command lines: of bytes, of text, of the values in a JSON file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VALUES: tuple[Any, ...] = (
     "", "0", "nan", "../../../etc/passwd", "__import__('os').system('true')", "\x1b[31mred\x1b[0m", "a\nb", "\u202e",
     "<script>alert(1)</script>", "x" * 100_000, "1F0", "9" * 400, [], {}, [[]], {"": {}}, [0] * 1000,
 )  # fmt: skip
-"""What a value of a JSON file is changed to."""
+"""Replacements for a value of a JSON file."""
 CELLS = (
     "",
     "-1",
@@ -30,13 +30,13 @@ CELLS = (
     "\ufeff",
     "x" * 10_000,
 )
-"""What a word of a text, or of a command line, is changed to."""
+"""Replacements for a word of a text or of a command line."""
 DEPTH = 20_000
-"""Of brackets in brackets."""
+"""Depth of nested brackets."""
 
 
 def damaged_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Return `data` damaged once to three times, each in a way that chance picks."""
+    """Return `data` with one to three random damages."""
     ways: list[Callable[[bytes, random.Random], bytes]] = [_bits, _cut, _part_twice, _other_bytes, _words]
     for _ in range(chance.randint(1, 3)):
         data = chance.choice(ways)(data, chance)
@@ -44,9 +44,9 @@ def damaged_bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 def damaged_json(data: bytes, chance: random.Random) -> bytes:
-    """Return a JSON file, or one of a document per line, with one to three of its values or fields changed.
+    """Return a JSON file, or a file with a JSON document per line, with one to three changed values or fields.
 
-    What is no JSON any more comes back as it is.
+    Data that is not valid JSON is returned unchanged.
     """
     lines = data.splitlines() if data.count(b"\n{") else [data]
     try:
@@ -63,7 +63,7 @@ def damaged_json(data: bytes, chance: random.Random) -> bytes:
 
 
 def damaged_line(words: Sequence[str], others: Sequence[str], chance: random.Random) -> list[str]:
-    """Return a command line with one to three words left out, doubled, misspelt, swapped, or changed to others."""
+    """Return a command line with one to three words left out, doubled, misspelt, swapped or replaced."""
     line = list(words)
     for _ in range(chance.randint(1, 3)):
         place = chance.randrange(len(line)) if line else 0
@@ -139,7 +139,7 @@ def _with_other_value(document: Any, chance: random.Random) -> Any:
 
 
 def _holders(value: Any) -> list[Any]:
-    """Return the lists and objects in `value`, itself among them, that hold anything."""
+    """Return the lists and objects in `value`, itself included, that are not empty."""
     if not isinstance(value, dict | list) or not value:
         return []
     inner = value.values() if isinstance(value, dict) else value

@@ -19,17 +19,17 @@ from fault_rows.specimens import Specimen, specimens
 from fault_rows.workers import worked_off
 
 SHARE_OF_JSON = 0.6
-"""So many of a JSON file's copies stay JSON, and mean something else."""
+"""Share of the damaged copies of a JSON file that stay valid JSON."""
 LINES_PER_FILE = 0.4
-"""Damaged command lines for every damaged file."""
+"""Number of damaged command lines for each damaged file."""
 SHOWN = 12
-"""Failures that are printed."""
+"""Number of failures that are printed."""
 SEED = 1
 NUM_WORKERS = 2
 
 
 def lines(num_files: int) -> Section:
-    """Yield the section: so many files, and fewer command lines."""
+    """Yield the section on `num_files` files, and on fewer command lines."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         kinds = specimens(folder)

@@ -1,4 +1,4 @@
-"""Faults of ranks and of what starts them: what befalls a run, where, and what must come of it."""
+"""Faults of ranks and of their launchers: the fault of a run, its place, and the required end of the run."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ NUM_RANKS = 4
 NUM_MICROBATCHES = 8
 TIMEOUT_S = 3.0
 NAMED_S, GONE_S = 0.5, 2.0
-"""So soon after a death it must be told, and all be gone; this soon after its time-out a standstill [s]."""
+"""Longest time from a death, or from the time-out of a standstill, to its report and to the end of the run [s]."""
 STEPS = 5
-"""Steps of a training, at one of which a fault is injected."""
+"""Number of steps of a training; a fault is injected at one of them."""
 FAILING = f"{Path(__file__).parents[2] / 'tests' / 'executor' / 'faulty_models.py'}:failing:"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where ranks run.
+    """A way to start ranks.
 
     Attributes:
-        name: As the table has it.
-        command: Behind ``pipesched``, up to the model.
-        brief: What lets it be over soon.
-        forever: What lets it go on for long.
+        name: Name in the table.
+        command: Arguments of ``pipesched``, up to the model.
+        brief: Arguments of a short run.
+        forever: Arguments of a long run.
         microbatches: Micro-batches of a step.
-        is_training: Whether ops are named as of all steps.
-        is_one_process: Whether all ranks take turns in one.
-        is_under_torchrun: Whether two agents start the ranks.
+        is_training: Whether micro-batches are numbered over all steps.
+        is_one_process: Whether all ranks take turns in one process.
+        is_under_torchrun: Whether two agents of torchrun start the ranks.
     """
 
     name: str
@@ -75,16 +75,16 @@ PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls a run, and what must come of it.
+    """A fault of a run, and the required end of the run.
 
     Attributes:
-        options: Behind the command, that let it happen; empty: `act` does it.
-        told: A pattern of what the message must say.
-        act: Does it to a run that goes on.
-        exit_code: Of the launcher.
-        limit_s: From the fault until all is over [s].
-        named_s: From the fault until it is told [s].
-        is_early: Whether the fault happens once all ranks are watched, before they work.
+        options: Options that inject the fault; empty if `act` causes it.
+        told: Pattern of the required message.
+        act: Function that causes the fault in a running run.
+        exit_code: Required exit code of the launcher.
+        limit_s: Longest time from the fault to the end of the run [s].
+        named_s: Longest time from the fault to its report [s].
+        is_early: Whether the fault happens when all ranks are watched, before they work.
     """
 
     options: str
@@ -112,7 +112,7 @@ SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 130), "SI
 
 
 def kinds_of(place: Place) -> tuple[str, ...]:
-    """Return the faults that can befall a run there."""
+    """Return the kinds of faults that are possible at a place."""
     if place.is_one_process:
         return (*OWN, "NaN of a layer", *OUTSIDE[1:])
     if place.is_under_torchrun:
@@ -121,7 +121,7 @@ def kinds_of(place: Place) -> tuple[str, ...]:
 
 
 def fault_of(kind: str, place: Place, chance: random.Random) -> Fault:
-    """Return a fault of some kind, at a rank and an op that chance picks."""
+    """Return a fault of a kind, at a random rank and op."""
     rank, step = chance.randrange(NUM_RANKS), chance.randrange(STEPS) if place.is_training else 0
     plain = f"{place.command} {MODEL} {place.brief}"
     if kind in OWN or kind == "NaN of a layer":
@@ -169,8 +169,8 @@ def fault_of(kind: str, place: Place, chance: random.Random) -> Fault:
 def _of_a_layer(kind: str, place: Place, rank: int, chance: random.Random) -> Fault:
     """Return a fault in the code of a layer of a rank, at one of its forwards.
 
-    The forward that tries the layers of a training, or finds the shapes of messages, has the first number too, and
-    fails before all ops.
+    A probe of the layers of a training, or of the shapes of messages, is also a forward: a fault at the first forward
+    fails there, before all ops.
     """
     microbatch = chance.randrange(place.microbatches * STEPS) if place.is_training else chance.randrange(8)
     how = {"exception of a layer": "raise", "wrong shape": "shape"}.get(kind, "nan")
@@ -219,7 +219,7 @@ _SAID = {
     "nan": "got NaN",
     "stop": "stopped by a signal",
 }
-"""What the message must say of an injected fault."""
+"""Required text of the message, by injected fault."""
 
 
 def _named(rank: int, op: str, has_version: bool) -> str:

@@ -1,4 +1,4 @@
-"""Runs that faults befall: their processes are known by a mark, and nothing of them may be left."""
+"""Runs with faults: their processes have a mark, and no process or file of a run may remain."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Protocol
 from fault_rows.attempt import Command
 
 MARK = "PIPESCHED_FAULT_MARK"
-"""A variable of the environment by which all processes of a run are known."""
+"""Environment variable that marks all processes of a run."""
 TIMES, AT_WORK = "PIPESCHED_FAULT_TIMES", "PIPESCHED_FAULTS_AT_WORK"
-"""Variables that name the file where faults write when they befall a rank, and the folder where ranks say they work."""
+"""Environment variables with the file in which faults write their times, and the folder in which ranks report work."""
 KEPT = r"pipesched-standstill-|torchinductor_|torchelastic_"
-"""Names of the report on a standstill, of the cache that torch makes where it is imported, and of torchrun's logs."""
+"""Names of files that may remain: the report on a standstill, torch's cache, and torchrun's logs."""
 POLL_S = 0.02
 START_S = 90.0
 PATIENCE_S = 15.0
-"""How much longer than promised an end is awaited [s]."""
+"""Additional time to wait for the end of a run after the promised time [s]."""
 
 
 class Launcher(Protocol):
-    """What a run is started by.
+    """The launcher of a run.
 
     Attributes:
-        pids: Its processes; the ranks are so many generations below them.
-        generations: How many.
-        is_anothers: Whether it is not ours to say when it ends.
+        pids: Processes of the launcher.
+        generations: Generations from these processes down to the ranks.
+        is_anothers: Whether the launcher is not part of pipesched, so that its end has no guarantee.
     """
 
     pids: Sequence[int]
@@ -40,21 +40,21 @@ class Launcher(Protocol):
     is_anothers: bool
 
     def poll(self) -> int | None:
-        """Return its exit code if it has ended."""
+        """Return the exit code of the launcher, or None while it runs."""
 
     def said(self) -> Sequence[str]:
-        """Return what each of its processes has printed on stderr so far."""
+        """Return the text of each process on stderr so far."""
 
     def end(self) -> str:
-        """End it, if it is not over, and return what it printed on stderr."""
+        """End the launcher if it still runs; return its text on stderr."""
 
 
 class Launched:
-    """A command that launches ranks, or computes itself.
+    """A command that launches ranks, or runs them itself.
 
     Args:
         command: The command.
-        generations: The ranks are so many generations below it.
+        generations: Generations from the command down to the ranks.
     """
 
     is_anothers = False
@@ -74,19 +74,19 @@ class Launched:
 
 
 Start = Callable[[Path, Mapping[str, str]], Launcher]
-"""Starts a run in a folder, with these variables of the environment besides."""
+"""A function that starts a run in a folder, with additional environment variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
-        named_s: How soon after the fault what was to be said was there [s]; None: never.
-        after_s: How soon all processes were gone, but for agents of torchrun; None: not in time.
-        exit_code: Of the launcher.
-        errors: What all have printed on stderr.
-        left: Processes and files that were left.
+        named_s: Time from the fault to the required message [s]; None without this message.
+        after_s: Time from the fault to the end of all processes but torchrun's agents [s]; None if not in time.
+        exit_code: Exit code of the launcher.
+        errors: Text of all processes on stderr.
+        left: Remaining processes and files.
     """
 
     named_s: float | None
@@ -97,7 +97,7 @@ class End:
 
 
 class FaultyRun:
-    """A run in a folder of its own, in which its temporary files are too."""
+    """A run in a folder of its own, which also has its temporary files."""
 
     def __init__(self, start: Start) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -111,7 +111,7 @@ class FaultyRun:
         self.fault_s: float | None = None
 
     def below(self, generations: int) -> list[int]:
-        """Return the processes of the run that are so many generations below its launcher, in order."""
+        """Return the processes of the run that are `generations` generations below its launcher, in order."""
         parents = {pid: _parent(pid) for pid in self.processes()}
         pids = list(self.launcher.pids)
         for _ in range(generations):
@@ -136,13 +136,13 @@ class FaultyRun:
         return [pid for pid in pids if state_of(pid) not in ("", "Z", "X")]
 
     def await_ranks(self, num_ranks: int) -> None:
-        """Wait until all ranks are there, or the launcher is not."""
+        """Wait until all ranks have started, or the launcher has ended."""
         until_s = time.monotonic() + START_S
         while len(self.ranks()) < num_ranks and self.launcher.poll() is None and time.monotonic() < until_s:
             time.sleep(POLL_S)
 
     def await_watches(self, num_ranks: int) -> None:
-        """Wait until each rank is watched under torchrun, so that it handles SIGTERM, or the launcher is gone."""
+        """Wait until each rank is watched under torchrun, so that it handles SIGTERM, or the launcher has ended."""
         until_s = time.monotonic() + START_S
         while (
             sum(map(_handles_sigterm, self.ranks())) < num_ranks
@@ -152,7 +152,7 @@ class FaultyRun:
             time.sleep(POLL_S)
 
     def await_work(self, num_ranks: int) -> None:
-        """Wait until so many ranks are at work, or the launcher is gone."""
+        """Wait until `num_ranks` ranks work, or the launcher has ended."""
         until_s = time.monotonic() + START_S
         while (
             len([*self._at_work.iterdir()]) < num_ranks and self.launcher.poll() is None and time.monotonic() < until_s
@@ -160,7 +160,7 @@ class FaultyRun:
             time.sleep(POLL_S)
 
     def await_fault(self) -> None:
-        """Wait until a fault befalls a rank: it says so, or one is gone or stopped, or the launcher has ended."""
+        """Wait for the fault of a rank: it is recorded, a rank is gone or stopped, or the launcher has ended."""
         ranks = self.ranks()
         until_s = time.monotonic() + START_S
         while time.monotonic() < until_s and self.launcher.poll() is None:
@@ -170,7 +170,7 @@ class FaultyRun:
         self.fault_s = time.monotonic()
 
     def _noted(self) -> list[float]:
-        """Return when faults have befallen ranks, by the monotonic clock [s], but for what is just being noted."""
+        """Return the recorded times of faults, by the monotonic clock [s], without an unfinished record."""
         whole = self._times.read_text().rpartition("\n")[0] if self._times.exists() else ""
         return [int(line) / 1e9 for line in whole.splitlines()]
 
@@ -178,8 +178,8 @@ class FaultyRun:
         """Wait for the end.
 
         Args:
-            limit_s: How long after the fault it is awaited at least [s].
-            told: A pattern of what is to be said.
+            limit_s: Least time to wait after the fault [s].
+            told: Pattern of the required message.
         """
         assert self.fault_s is not None, "a fault was awaited"
         self.fault_s = min(self._noted(), default=self.fault_s)
@@ -209,7 +209,7 @@ class FaultyRun:
 
 
 def state_of(pid: int) -> str:
-    """Return the state of a process, as /proc has it; empty if there is none."""
+    """Return the state of a process in /proc, or an empty text without such a process."""
     return _stat(pid)[0]
 
 

@@ -1,4 +1,4 @@
-"""R6: files that want to run code, write elsewhere, fill the memory, or never end."""
+"""R6: files that try to run code, write elsewhere, fill the memory, or never end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fault_rows.workers import worked_off
 
 NUM_WORKERS = 2
 SPOOR = "spoor"
-"""The file that code from a hostile file would write, in the folder of the command."""
+"""File that code from a hostile file would write into the folder of the command."""
 CODE = f"__import__('pathlib').Path('{SPOOR}').touch()"
 MARKUP = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"
 TENSOR = "weights.0.linear.weight"
@@ -27,7 +27,7 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e"
 
 
 class _Touch:
-    """What leaves a spoor when it is unpickled."""
+    """An object that writes the file `SPOOR` when it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[str, int], int], tuple[str, int]]:
         return os.open, (SPOOR, os.O_CREAT)
@@ -65,7 +65,7 @@ def _link(target: str) -> Callable[[Path, bytes], None]:
 
 
 def _every_text(value: str) -> Callable[[Path, bytes], None]:
-    """Return what changes every text of a JSON file, names and words alike, to `value`."""
+    """Return a function that changes every text of a JSON file to `value`."""
 
     def changed(part: object) -> object:
         match part:
@@ -88,7 +88,7 @@ def _every_text(value: str) -> Callable[[Path, bytes], None]:
 
 
 def _names_only(value: str) -> Callable[[Path, bytes], None]:
-    """Return what changes the names in a JSON file alone, so that it stays valid."""
+    """Return a function that changes only the names in a JSON file, so that the file stays valid."""
 
     def make(path: Path, whole: bytes) -> None:
         text = whole.decode(errors="surrogateescape")
@@ -133,7 +133,7 @@ ATTACKS: dict[str, Callable[[Path, bytes], None]] = {
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of the first `count` attacks on every format."""
+    """Yield the section on the first `count` attacks on every format."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         kinds = specimens(folder)
@@ -171,7 +171,7 @@ def lines(count: int) -> Section:
 def _tries(
     kinds: Sequence[Specimen], whole: dict[str, bytes], make: Callable[[Path, bytes], None]
 ) -> Iterator[tuple[Attempt, str]]:
-    """Yield what came of every command on the file, and what was wrong with it."""
+    """Yield the result of every command on the file, and its fault."""
     for kind in kinds:
         for reader in kind.readers:
             with tempfile.TemporaryDirectory() as name:
@@ -186,7 +186,7 @@ def _tries(
 
 
 def _fault(result: Attempt, folder: Path) -> str:
-    """Return what is wrong: what is with any bad input, code that ran, or markup that a page would run."""
+    """Return the fault of a result: as for any bad input, or code that ran, or markup that a page would run."""
     if any(SPOOR in Path(name).name for name in result.changed):
         return "its code ran"
     if any("<script>alert" in page.read_text() for page in folder.glob("new*.html")):

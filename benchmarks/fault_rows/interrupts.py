@@ -18,10 +18,10 @@ from fault_rows.workers import worked_off
 
 ANSWER_S = 1.0
 STARTED_S = 0.4
-"""Before that Python itself is starting, and answers as Python does [s]."""
+"""Start of Python itself, which answers an interrupt in its own way [s]."""
 LATEST_S = 4.0
 ANSWERING = "plan "
-"""What answers an interrupt with the best that there is, and exit code 0."""
+"""Command that answers an interrupt with its best result so far, and exit code 0."""
 SHOWN = 12
 NUM_WORKERS = 2
 SEED = 7
@@ -42,7 +42,7 @@ COMMANDS = (
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of so many interrupts."""
+    """Yield the section on `count` interrupts."""
     yield "| command | interrupts | answered | ended before | slowest | left or wrong |"
     yield "|---|---|---|---|---|---|"
     failures: list[str] = []
@@ -70,7 +70,7 @@ def lines(count: int) -> Section:
 
 
 def _interrupted(command: str, profile: bytes, chance: random.Random) -> tuple[float | None, str]:
-    """Return how long the answer took [s], None if the command was over before, and what was wrong with it."""
+    """Return the time of the answer [s], or None if the command ended before the interrupt, and the fault."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "profile.json").write_bytes(profile)

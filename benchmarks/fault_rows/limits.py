@@ -1,4 +1,4 @@
-"""R7: the largest that is asked for: 512 ranks x 4096 micro-batches simulated, 64 ranks run."""
+"""R7: the largest supported sizes: 512 ranks x 4096 micro-batches simulated, 64 ranks run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 200.0
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of the first `count` commands."""
+    """Yield the section on the first `count` commands."""
     load_torch()
     yield "| command | exit code | seconds | most memory of the command | wrong |"
     yield "|---|---|---|---|---|"

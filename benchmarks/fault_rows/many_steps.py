@@ -1,4 +1,4 @@
-"""R7: a training of a million steps, whose memory is not to grow."""
+"""R7: the memory of a training of a million steps must not grow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fault_rows.workers import load_torch
 COMMAND = "train mlp:layers=2,width=2 -s 1f1b -p 2 -m 1 --batch-size 1 --optimizer sgd --uniform f=1ms,b=2ms"
 POLL_S = 0.5
 LARGEST_GROWTH = 0.1
-"""Of the memory of a tenth of the time, until the end."""
+"""Largest growth of the memory from a tenth of the time to the end, as a share."""
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of so many steps."""
+    """Yield the section on `count` steps."""
     load_torch()
     held: list[int] = []
     with tempfile.TemporaryDirectory() as name:

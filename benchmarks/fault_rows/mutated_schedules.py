@@ -1,4 +1,4 @@
-"""R2: lowered schedules with an op or two dropped, doubled, swapped or moved: the verdict, a model's, real runs'."""
+"""R2: the checker, an independent model and real runs agree on lowered schedules with one or two changed ops."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pipesched.schedules.semantics import Communication
 from pipesched.schedules.semantics.deadlock import deadlocks
 
 RUN_SHARE = 0.05
-"""So many of the mutants are run for real: of those that are let pass."""
+"""Share of the accepted mutants that are run on real processes."""
 TIMEOUT_S = 5.0
 NUM_WORKERS, NUM_RUNS = 2, 2
-"""Processes that judge, and runs at a time."""
+"""Number of judging processes, and of simultaneous runs."""
 SHOWN = 12
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of so many mutants."""
+    """Yield the section on `count` mutants."""
     sys.path.append(str(Path(__file__).parents[2]))
     mutant = import_module("tests.schedules.edits").mutant  # the mutants and the model of the tests
     model_of = import_module("tests.schedules.state_exploration").Model
 
     def judged(seed: int) -> tuple[bool, bool, bool]:
-        """Return whether the model comes through, whether the checker says the same, and whether it can be run."""
+        """Return whether the model finishes the mutant, whether the checker agrees, and whether it accepts it."""
         _, schedule = mutant(seed)
         model = model_of(schedule, "channel")
         comes_through = model.is_through(model.end())
@@ -56,14 +56,14 @@ def lines(count: int) -> Section:
 
 
 def _has_average(schedule: Schedule) -> bool:
-    """Return whether it averages: its ranks share a device."""
+    """Return whether the schedule averages pipelines, so that its ranks share a device."""
     return any(isinstance(op, Average) for row in schedule.ops for op in row)
 
 
 def _run(schedule: Schedule) -> tuple[float, str]:
-    """Run a schedule on real processes; return how long that took [s], and what went wrong, if anything.
+    """Run a schedule on real processes; return the time of the run [s], and the fault, if any.
 
-    The processes of a worker's runs are forked from one that stays.
+    The processes of a worker's runs are forked from one lasting process.
     """
     begun_s = time.monotonic()
     costs = pipesched.uniform(schedule.num_stages, 1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)

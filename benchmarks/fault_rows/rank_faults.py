@@ -1,4 +1,4 @@
-"""R3: ranks, launchers and the processes beside them, killed, stopped or failing at random ops, over each transport."""
+"""R3: ranks, launchers and their helper processes are killed, stopped or fail at random ops, over each transport."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- looked at, not written to
 
 
 class Outcome(NamedTuple):
-    """What came of a fault.
+    """The outcome of a fault.
 
     Attributes:
-        named_s: How soon it was told [s]; None: never.
-        after_s: How soon all was over [s]; None: not in time.
-        wrong: What was wrong, if any.
+        named_s: Time from the fault to its report [s]; None without a report.
+        after_s: Time from the fault to the end of the run [s]; None if not in time.
+        wrong: The violated guarantee, if any.
     """
 
     named_s: float | None
@@ -43,10 +43,10 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def starter(place: Place) -> Iterator[Callable[[str], Callable[[Path, Mapping[str, str]], Launcher]]]:
-    """Yield what makes of a command line that which starts it.
+    """Yield a function from a command line to the function that starts it.
 
     Raises:
-        NotAllowed: Nobody may make the nodes of torchrun here.
+        NotAllowed: The system refuses the nodes of torchrun.
     """
     if not place.is_under_torchrun:
         generations = 0 if place.is_one_process else 2
@@ -73,8 +73,8 @@ def outcome_of(kind: str, place: Place, chance: random.Random, patience: float =
 
     Args:
         kind: One of `kinds_of(place)`.
-        place: Where the ranks run.
-        chance: Picks the rank, the op and the moment.
+        place: The way to start the ranks.
+        chance: Random numbers for the rank, the op and the moment.
         patience: Factor on the promised times, for a busy machine.
     """
     fault = fault_of(kind, place, chance)
@@ -157,7 +157,7 @@ def lines(is_under_torchrun: bool, count: int) -> Section:
 
 
 def _seconds(values: Iterable[float | None]) -> str:
-    """Return the median and the largest, as two cells of the table."""
+    """Return the median and the largest value as two cells of the table."""
     known = sorted(value for value in values if value is not None)
     return f"{known[len(known) // 2]:.2f} s | {known[-1]:.2f} s" if known else "- | -"
 

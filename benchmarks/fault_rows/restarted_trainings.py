@@ -1,4 +1,4 @@
-"""R4: ranks of a training that starts again by itself, killed with SIGKILL at random moments."""
+"""R4: ranks of a training with restarts are killed with SIGKILL at random moments."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SCHEMES = ("gpipe", "1f1b", "zb_h1", "pipedream", "pipedream_2bw", "avgpipe")
 NUM_RANKS = 2
 STEPS, EVERY = 400, 20
 KILLS = 3
-"""Of a run, at most."""
+"""Most kills of a run."""
 LATEST_S = 2.0
-"""A rank is killed so long after all are there, at most [s]."""
+"""Longest time from the start of all ranks to the kill of a rank [s]."""
 LONGEST_S = 120.0
 NUM_WORKERS = 2
 SEED = 5
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of so many runs."""
+    """Yield the section on `count` runs."""
     load_torch()
     yield f"`{_words('SCHEME', 'model.safetensors')}`: a random rank is killed, {KILLS} times, each up to"
     yield f"{LATEST_S:g} s after all are there; the weights of `--export` are those of a run that nobody disturbed,"
@@ -67,7 +67,7 @@ def _begun(scheme: str, export: Path) -> FaultyRun:
 
 
 def _ended(run: FaultyRun) -> str:
-    """Wait for the end; return what was wrong with it."""
+    """Wait for the end of the run; return its fault, if any."""
     run.fault_s = time.monotonic()
     end = run.end(LONGEST_S, "")
     return "" if end.exit_code == 0 and not end.left else f"exit code {end.exit_code}, left {end.left}: {end.errors!a}"
@@ -79,7 +79,7 @@ def _undisturbed(folder: Path, index: int) -> str:
 
 
 def _tried(folder: Path, index: int) -> tuple[int, str]:
-    """Run a training whose ranks are killed; return how many were, and what was wrong."""
+    """Run a training whose ranks are killed; return the number of kills, and the fault, if any."""
     scheme, chance, kills = SCHEMES[index % len(SCHEMES)], random.Random(f"{SEED} {index}"), 0
     export = folder / f"{index}.safetensors"
     run = _begun(scheme, export)

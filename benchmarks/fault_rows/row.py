@@ -1,4 +1,4 @@
-"""What a row of the benchmark is."""
+"""A row of the benchmark."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Section: TypeAlias = Generator[str, None, bool]
-"""The lines of a section; returns whether all was as promised."""
+"""The lines of a section; returns whether all guarantees held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A kind of fault, and what makes its section.
+    """A kind of fault, and the function that makes its section.
 
     Attributes:
-        title: What is done.
-        goal: What is to be reached.
-        count: Faults unless told otherwise.
-        lines: From a number of faults to the section.
-        is_beside: Whether it takes what the others leave of the machine, as long as they last and longer.
+        title: Title of the section.
+        goal: The goal.
+        count: Default number of faults.
+        lines: Function from a number of faults to the lines of the section.
+        is_beside: Whether the row runs with low priority beside the other rows, and may outlast them.
     """
 
     title: str

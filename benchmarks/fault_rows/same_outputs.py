@@ -1,4 +1,4 @@
-"""R5: what commands print and write, byte for byte, over hash seeds and runs."""
+"""R5: commands print and write the same bytes over hash seeds and runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ COMMANDS = (
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of the first `count` commands."""
+    """Yield the section on the first `count` commands."""
     commands = COMMANDS[:count]
     seeds = [seed for seed in HASH_SEEDS for _ in range(RUNS)]
     with tempfile.TemporaryDirectory() as name:
@@ -82,7 +82,7 @@ def lines(count: int) -> Section:
 
 
 def _digests_under(hash_seed: str, folder: Path, count: int) -> Any:
-    """Return what `digests` returns in an interpreter with this hash seed."""
+    """Return the digests of `print_digests` in an interpreter with this hash seed."""
     done = subprocess.run(
         [
             sys.executable,
@@ -98,7 +98,7 @@ def _digests_under(hash_seed: str, folder: Path, count: int) -> Any:
 
 
 def print_digests(folder: str, count: int) -> None:
-    """Print, of each command in a copy of `folder`, the SHA-256 of its output and files by their names, as JSON."""
+    """Print the SHA-256 of the output and of each file of each command in a copy of `folder`, as JSON."""
     with tempfile.TemporaryDirectory() as name:
         made = []
         for number, command in enumerate(COMMANDS[:count]):

@@ -1,4 +1,4 @@
-"""One file of every format, made by the commands that write them, with command lines that read it."""
+"""One file of every format, made by a command that writes the format, with command lines that read it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = ("-s", "1f1b", "-p", "2", "-m", "2")
 TRAINING = "train mlp:layers=2,width=4 -s 1f1b -p 2 -m 2 --batch-size 4 --optimizer adam"
 CHECKPOINT = "run1/step00000002"
 LARGEST_FITTED = 2**22
-"""A file of a checkpoint that is no larger gets a digest that fits [bytes]."""
+"""Largest file of a checkpoint whose digest is updated after a damage [bytes]."""
 LAYERS = (
     "layer,forward_ms,backward_input_ms,backward_weight_ms,output_bytes\n"
     "embedding,1,0,1,1048576\nblock 1,4,4.5,3.5,1048576\nblock 2,4,4.5,3.5,1048576\nhead,2,2,2,8\n"
@@ -49,14 +49,14 @@ CLUSTER = {
 
 @dataclass(frozen=True, slots=True)
 class Specimen:
-    """A file and what reads it.
+    """A file and its readers.
 
     Attributes:
-        name: Of the file.
-        readers: Command lines; the name stands among their words.
-        is_json: Whether it is JSON, or JSON a line.
-        run: What takes the command line's place, if another program reads it.
-        then: Called with the folder when the file is no longer as it was, so that its reader comes further.
+        name: Name of the file.
+        readers: Command lines with the name of the file.
+        is_json: Whether the file is JSON, or has a JSON document per line.
+        run: Function in place of the command line, if another program reads the file.
+        then: Called with the folder after a damage of the file, for example to update digests.
     """
 
     name: str
@@ -157,7 +157,7 @@ def specimens(folder: Path) -> Sequence[Specimen]:
 
 
 def fit_digests(folder: Path) -> None:
-    """Let the index of the checkpoint say what its files hold now, where it is an index, and they are files."""
+    """Update the index of the checkpoint with the present digests of its files, if the index is valid."""
     from pipesched.executor.training import FileDigest, index_from_json, write_index  # torch, which not all rows need
 
     checkpoint = folder / CHECKPOINT
@@ -184,7 +184,7 @@ def _made(line: str, folder: Path) -> None:
 
 
 def _warm_up(folder: Path, readers: Sequence[Sequence[str]]) -> None:
-    """Import here what the commands import, so that no attempt has to; a copy of the folder takes what they write."""
+    """Import the modules of the commands in this process, so that attempts need not; run in a copy of the folder."""
     with tempfile.TemporaryDirectory() as name, chdir(shutil.copytree(folder, Path(name) / "copy")):
         for reader in readers:
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as errors:
@@ -197,7 +197,7 @@ def _warm_up(folder: Path, readers: Sequence[Sequence[str]]) -> None:
 
 
 def read_job(arguments: Sequence[str]) -> None:
-    """Read a job as ``python -m pipesched.executor`` does before it looks for torchrun."""
+    """Read a job as ``python -m pipesched.executor`` does, without torchrun."""
     path = Path(arguments[0])
     try:
         job_from_json(read_text(path), str(path))

@@ -19,14 +19,14 @@ _NETWORK, _HOST_NAME = 0x40000000, 0x04000000
 
 
 class Agents:
-    """An agent in each node, which has a host name of its own; their children are the ranks.
+    """An agent in each node, each with a host name of its own; the ranks are children of the agents.
 
     Args:
         nodes: The nodes.
-        ranks_per_node: Ranks of each.
-        words: Behind ``torchrun``.
-        folder: Where they work.
-        environment: Variables that they have besides.
+        ranks_per_node: Ranks of each node.
+        words: Arguments of ``torchrun``.
+        folder: Working directory.
+        environment: Additional environment variables.
     """
 
     generations = 1
@@ -52,16 +52,16 @@ class Agents:
         self.pids: Sequence[int] = [command.pid for command in self._commands]
 
     def poll(self) -> int | None:
-        """Return the exit code of the first that failed, when all are over."""
+        """Return the largest exit code of the agents when all have ended, or None before."""
         codes = [command.poll() for command in self._commands]
         return None if None in codes else max((code for code in codes if code), default=0)
 
     def said(self) -> Sequence[str]:
-        """Return what each has printed on stderr so far, its ranks included."""
+        """Return the text of each agent and its ranks on stderr so far."""
         return [command.said() for command in self._commands]
 
     def end(self) -> str:
-        """End them, and return what all printed on stderr."""
+        """End the agents; return the text of all on stderr."""
         return "".join(command.end()[1] for command in self._commands)
 
 

@@ -1,4 +1,4 @@
-"""R4: training killed with SIGKILL at random moments, and gone on with from its checkpoints."""
+"""R4: a training is killed with SIGKILL at random moments, and continues from its checkpoints."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SCHEMES = (
 STEPS = 400
 EVERY = 20
 MOST_LOST = 2 * EVERY
-"""Steps that were taken since the newest checkpoint, whose successor may still have been written."""
+"""Most steps since the newest checkpoint: the next checkpoint may be incomplete."""
 KILLS_OF_RUN = 5
 LATEST_S = 0.3
-"""It is killed so long after a checkpoint, at most [s], or after its start, in a second half of the kills."""
+"""Longest time from a checkpoint to a kill [s]."""
 START_S = 1.5
-"""What of its start and of going on is within reach of those [s]."""
+"""Longest time from the start to an early kill [s]."""
 LONGEST_S = 120.0
 POLL_S = 0.005
 NUM_WORKERS = 2
@@ -33,7 +33,7 @@ SEED = 4
 
 
 def lines(count: int) -> Section:
-    """Yield the section, of so many kills."""
+    """Yield the section on `count` kills."""
     load_torch()
     kills_of = max(1, count // len(SCHEMES))
     yield f"`train mlp:layers=8,width=16 -p 2 --steps {STEPS} --checkpoint run --every {EVERY}`, killed at a random"
@@ -61,7 +61,7 @@ def lines(count: int) -> Section:
 
 
 def _tried(scheme: str, least_kills: int) -> tuple[list[int], int, int, list[str]]:
-    """Return the steps that each kill cost, runs, how many had equal weights in the end, and what was wrong."""
+    """Return the lost steps of each kill, the number of runs, the number with equal final weights, and the fault."""
     chance, failures = random.Random(f"{SEED} {scheme}"), list[str]()
     lost, runs, equal = list[int](), 0, 0
     with tempfile.TemporaryDirectory() as name:
@@ -88,7 +88,7 @@ def _begin(folder: Path, scheme: str, how: Sequence[str]) -> Command:
 
 
 def _weights(folder: Path, scheme: str, failures: list[str], how: Sequence[str] = ()) -> bytes:
-    """Run the training to its end, and return the file of its weights; empty where it failed."""
+    """Run the training to its end; return its file of weights, empty if the training failed."""
     command = _begin(folder, scheme, how)
     code = command.poll(LONGEST_S)
     _, errors = command.end()
@@ -98,7 +98,7 @@ def _weights(folder: Path, scheme: str, failures: list[str], how: Sequence[str] 
 
 
 def _killed(folder: Path, scheme: str, chance: random.Random, how: Sequence[str], *, is_early: bool) -> list[int]:
-    """Begin the training, or go on with it, and kill it; return how many steps are lost, if it was not over before."""
+    """Start or continue the training, and kill it; return the lost steps in a list, empty if the training had ended."""
     command, before = _begin(folder, scheme, how), _newest(folder)
     until_s = time.monotonic() + (0 if is_early else LONGEST_S)
     while command.poll(POLL_S) is None and _newest(folder) == before and time.monotonic() < until_s:

@@ -1,4 +1,4 @@
-"""Work that is shared among forked processes, which have what this one has imported."""
+"""Share work among forked processes, which keep the imports of this process."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _TORCH = (
 )
 _NUMBER = struct.Struct("=I")
 _MOST = 2**16 // _NUMBER.size
-"""Numbers that a pipe holds."""
+"""Most numbers in a pipe."""
 
 
 def load_torch() -> None:
-    """Import what commands that run and train import, so that what is forked from here need not."""
+    """Import the modules of commands that run and train, so that forked processes need not."""
     for name in _TORCH:
         import_module(name)
 
 
 def worked_off(task: Callable[[int], Any], count: int, num_workers: int) -> list[Any]:
-    """Return what `task` gives for 0, 1, .. `count` - 1; each worker takes the next number when it is free.
+    """Return the results of `task` for 0, 1, .. `count` - 1; each worker takes the next number when it is free.
 
     Args:
-        task: Gives what JSON can hold.
-        count: How many numbers.
-        num_workers: Processes.
+        task: Function from a number to a value for JSON.
+        count: Number of numbers.
+        num_workers: Number of processes.
     """
     assert count <= _MOST, "a pipe holds the numbers"
     numbers, feed = os.pipe()
