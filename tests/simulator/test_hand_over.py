@@ -11,9 +11,7 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Compute, Message, Payload, Phase, Recv, Send, forward
-from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import simulate_arrays
 from tests.schedules.edits import without_steps
 
 F_S, B_S, BYTES, TRAVEL_S = 1.0, 2.0, 100, 0.35
@@ -29,17 +27,15 @@ def costs(num_stages, **changes):
     return StageCosts((StageCost(F_S, B_S, output_bytes=BYTES, **changes),) * num_stages)
 
 
-@pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
-def test_a_message_between_two_ranks_costs_both_of_them(evaluate):
-    timeline = evaluate(without_steps(build("gpipe", 2, 1)), costs(2), cluster(2))
+def test_a_message_between_two_ranks_costs_both_of_them():
+    timeline = simulate_lists(without_steps(build("gpipe", 2, 1)), costs(2), cluster(2))
     handed_s = OP_S + SEND_S + TRAVEL_S + RECEIVE_S
     assert timeline.makespan_s == pytest.approx(2 * (F_S + B_S) + 2 * handed_s + OP_S, rel=1e-12)
 
 
-@pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
 @pytest.mark.parametrize("num_microbatches", [1, 5])
 @pytest.mark.parametrize("num_ranks", [3, 6])
-def test_a_pipeline_of_many_ranks_has_the_hand_over_at_both_ends_in_every_cycle(num_ranks, num_microbatches, evaluate):
+def test_a_pipeline_of_many_ranks_has_the_hand_over_at_both_ends_in_every_cycle(num_ranks, num_microbatches):
     """A rank between others takes and sends each micro-batch: its cycle is what the last one waits for.
 
     All its Recvs of a phase are posted before the first of its messages comes, while it waits.
@@ -57,7 +53,7 @@ def test_a_pipeline_of_many_ranks_has_the_hand_over_at_both_ends_in_every_cycle(
         + (RECEIVE_S + B_S)
     )
     schedule = without_steps(build("gpipe", num_ranks, num_microbatches))
-    timeline = evaluate(schedule, costs(num_ranks), cluster(num_ranks))
+    timeline = simulate_lists(schedule, costs(num_ranks), cluster(num_ranks))
     assert timeline.makespan_s == pytest.approx(forward_s + backward_s, rel=1e-12)
 
 
@@ -98,10 +94,9 @@ def posted_by(row):
     return {str(op.message) for op in row if isinstance(op, Recv)}
 
 
-@pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "hanayo"])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_loop_of_its_own_comes_to_the_same_makespan(name, seed, evaluate):
+def test_a_loop_of_its_own_comes_to_the_same_makespan(name, seed):
     chance = random.Random(seed)
     schedule = without_steps(lower(build(name, 3, 6)))
     stages = tuple(
@@ -113,14 +108,13 @@ def test_a_loop_of_its_own_comes_to_the_same_makespan(name, seed, evaluate):
         for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
     }
     link = Link(0.2, send_s=SEND_S, post_s=POST_S, receive_s=RECEIVE_S)
-    timeline = evaluate(schedule, StageCosts(stages), cluster(3, link))
+    timeline = simulate_lists(schedule, StageCosts(stages), cluster(3, link))
     by_hand_s = makespan_by_hand(schedule.ops, seconds, schedule.num_stages, 0.2)
     assert timeline.start_s + timeline.makespan_s == pytest.approx(by_hand_s, rel=1e-12)
 
 
 def test_what_handing_over_took_is_in_the_timeline():
     timeline = simulate_lists(without_steps(build("gpipe", 2, 1)), costs(2), cluster(2))
-    assert timeline.hand_overs == simulate_arrays(without_steps(build("gpipe", 2, 1)), costs(2), cluster(2)).hand_overs
     seconds = [(h.rank, str(h.op), round(h.end_s - h.start_s, 9)) for h in timeline.hand_overs]
     assert seconds == [
         (0, "0F0", OP_S), (0, "0SEND_F0", SEND_S), (0, "0RECV_B0", POST_S), (0, "0B0", RECEIVE_S), (0, "0B0", OP_S),
@@ -150,11 +144,3 @@ def test_a_post_slows_what_another_rank_computes_on_the_same_device():
     busy = replace(stages, stages=(StageCost(1.0, utilisation=0.5), StageCost(1.0)))
     timeline = simulate_lists(schedule, busy, flat(2, link))
     assert timeline.makespan_s == pytest.approx(3.0)
-
-
-def test_a_blocking_send_keeps_its_rank_for_the_post_and_then_for_the_message():
-    schedule = without_steps(build("gpipe", 2, 2))
-    network = NetworkOptions(sends="blocking")
-    timeline = simulate_lists(schedule, costs(2), cluster(2, op_s=0.0), network=network)
-    second = next(span for span in timeline.of_rank(0) if str(span.op) == "0F1")
-    assert second.start_s == pytest.approx(F_S + SEND_S + TRAVEL_S)

@@ -170,22 +170,12 @@ def test_a_blocking_send_keeps_its_rank(network, starts):
     assert [span.start_s for span in timeline.spans if computes(span.op)] == starts
 
 
-def test_the_time_in_a_blocking_send_is_idle_time_of_its_transfer():
-    timeline = two_forwards(link=Link(0.5, 10.0), network=NetworkOptions(sends="blocking"))
+@pytest.mark.parametrize(("protocol", "transfer_s"), [("rendezvous", 1.5), ("eager", 1.0)])
+def test_the_time_in_a_blocking_send_is_idle_time_of_its_transfer(protocol, transfer_s):
+    """Until the message is there, or eagerly until it has left."""
+    timeline = two_forwards(link=Link(0.5, 10.0), network=NetworkOptions(protocol, "blocking"))
     idle = dict(usage(timeline)[0].idle_by_cause_s)
-    assert {cause: s for cause, s in idle.items() if s} == {"transfer": 1.5, "cooldown": 2.5}
-
-
-@pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
-@pytest.mark.parametrize("sends", ["posted", "blocking"])
-def test_idle_causes_do_not_depend_on_the_label(protocol, sends):
-    timeline = two_forwards(link=Link(0.5, 10.0), network=NetworkOptions(protocol, sends))
-    assert usage(replace(timeline, source="measured")) == usage(timeline)
-
-
-def test_the_time_in_an_eager_blocking_send_ends_when_the_message_has_left():
-    timeline = two_forwards(link=Link(0.5, 10.0), network=NetworkOptions("eager", "blocking"))
-    assert {cause: s for cause, s in usage(timeline)[0].idle_by_cause_s if s} == {"transfer": 1.0, "cooldown": 2.5}
+    assert {cause: s for cause, s in idle.items() if s} == {"transfer": transfer_s, "cooldown": 2.5}
 
 
 def test_blocking_sends_that_wait_for_each_other_are_a_deadlock_with_both_ops():

@@ -18,7 +18,6 @@ from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send, Step, 
 from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network
-from pipesched.simulator.theory import gpipe_makespan_s
 from tests.properties import examples
 from tests.strategies import TWO_NODES, node_of_two
 
@@ -37,13 +36,6 @@ def posted(network, source, target, message):
 
 def network_of(cluster):
     return Network(Environment(), TEN_BYTES, cluster, range(len(cluster.devices)))
-
-
-def test_messages_leave_a_node_by_a_shared_nic_one_after_the_other():
-    network = network_of(TWO_NODES)
-    first, second = posted(network, 0, 2, activation(0)), posted(network, 1, 3, activation(1))
-    assert (first.times.start_s, first.times.end_s) == (0.0, 1.5)
-    assert (second.times.start_s, second.times.end_s) == (1.0, 2.5)
 
 
 def test_messages_from_different_nodes_enter_a_node_by_a_shared_nic_one_after_the_other():
@@ -128,12 +120,6 @@ def test_a_pipeline_that_crosses_once_is_as_without_nics(name):
     cluster = replace(TWO_NODES, intra=Link(0.25, 40.0), inter=Link(0.5, 20.0))
     shared, alone = (simulate_lists(schedule, costs, machine) for machine in (cluster, replace(cluster, nics=())))
     assert shared == alone
-
-
-def test_gpipe_over_nics_takes_the_closed_form():
-    cluster = replace(TWO_NODES, intra=Link(0.5, 20.0), inter=Link(0.5, 20.0))
-    costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10),) * 4)
-    assert simulate_lists(build("gpipe", 4, 8), costs, cluster).makespan_s == gpipe_makespan_s(4, 8, 1.0, 2.0, 1.0)
 
 
 def test_the_wait_for_a_nic_is_idle_time_of_a_busy_link():
