@@ -33,7 +33,7 @@ COST_COLUMNS = ("forward_s", *BACKWARDS, *(name for name in _NAMES if name not i
                 "overlap")  # fmt: skip
 """The columns of a layer or a stage."""
 _SHOWN_COLUMNS = 3
-OTHER_NAMES = "fwd, bwd or f, b, i, w, r for these, and _ms or _us for _s, will do"
+OTHER_NAMES = "also fwd, bwd or f, b, i, w, r, and _ms or _us in place of _s"
 MAX_ROWS = 100_000
 
 

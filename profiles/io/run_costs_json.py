@@ -140,12 +140,12 @@ def _faults(record: _RunCosts) -> list[str]:
     spreads += [(f"hand_over.{kind}", spread) for kind, spread in record.hand_over.items()]
     spreads += [("message", record.message)] if record.message is not None else []
     faults += [
-        f"{place}.deciles_s: got numbers that fall, expected them rising"
+        f"{place}.deciles_s: got falling numbers, expected rising ones"
         for place, spread in spreads
         if list(spread.deciles_s) != sorted(spread.deciles_s)
     ]
     faults += [
-        f"{place}.mean_s: got {spread.mean_s}, expected it between the least and the most"
+        f"{place}.mean_s: got {spread.mean_s}, expected a mean between the least and the most"
         for place, spread in spreads
         if not spread.deciles_s[0] <= spread.mean_s <= spread.deciles_s[10]
     ]

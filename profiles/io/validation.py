@@ -201,7 +201,7 @@ class VariationRecord(Record):
 def falling(deciles: dict[str, tuple[float, ...]]) -> list[str]:
     """Return a fault for each field with falling deciles; the keys are places in the file."""
     return [
-        f"{place}: got factors that fall, expected them rising"
+        f"{place}: got falling factors, expected rising ones"
         for place, factors in deciles.items()
         if list(factors) != sorted(factors)
     ]

@@ -245,7 +245,7 @@ class LayerChain:
     def _blamed(self, index: int, error: Exception) -> ProfileError:
         message = " ".join(str(error).split())[:200]
         return self._fault(
-            index, f"got {type(error).__name__} ({message}), expected it to run; try fewer samples or mend it"
+            index, f"got {type(error).__name__} ({message}), expected it to run; try fewer samples, or correct it"
         )
 
     def _fault(self, index: int, what: str) -> ProfileError:

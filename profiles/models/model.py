@@ -150,7 +150,9 @@ def _users_code(what: str, seed: int = 0) -> Iterator[None]:
         raise
     except Exception as error:  # a user's code may raise anything
         message = " ".join(str(error).split())[:200]
-        raise ProfileError(f"{what}: got {type(error).__name__} ({message}), expected it to work; mend it") from error
+        raise ProfileError(
+            f"{what}: got {type(error).__name__} ({message}), expected it to work; correct it"
+        ) from error
 
 
 def _placed(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:

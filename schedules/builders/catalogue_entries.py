@@ -56,7 +56,7 @@ def _asynchronous(
 
 
 _ACCUMULATE = Parameter(
-    "accumulate", None, "micro-batches per step, at least and unless given as many as ranks", "integer"
+    "accumulate", None, "micro-batches per step, at least the number of ranks, which is the default", "integer"
 )
 
 ENTRIES = (
@@ -140,7 +140,7 @@ ENTRIES = (
             Parameter("i", 1.0, "seconds of I"),
             Parameter("w", 1.0, "seconds of W"),
             Parameter("c", 0.0, "seconds of a transfer"),
-            Parameter("limit", None, "micro-batches that a rank has memory for, as many as ranks unless given"),
+            Parameter("limit", None, "micro-batches in the memory of a rank; the number of ranks by default"),
             Parameter("kept", 1.0, "share of a micro-batch's memory that is kept from I to W"),
         ),
     ),
@@ -278,7 +278,7 @@ ENTRIES = (
         "stale_weights first, then one micro-batch at a time",
         "arXiv:1912.12675, section 4.2",
         Parameter(
-            "pipelined", None, "micro-batches that are pipelined, half of them unless given", "integer", counts_run=True
+            "pipelined", None, "micro-batches that are pipelined; half of all by default", "integer", counts_run=True
         ),
     ),
     _asynchronous(
@@ -291,7 +291,7 @@ ENTRIES = (
     _asynchronous(
         "xpipe",
         generated_xpipe,
-        "spectrain, predicted by Adam's rule whatever the optimizer",
+        "spectrain, predicted by Adam's rule for any optimizer",
         "arXiv:1911.04610",
         prediction=PredictionRule.ADAM,
     ),

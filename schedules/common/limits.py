@@ -45,7 +45,7 @@ def require_cells(
             of stages if not even one micro-batch fits.
     """
     if num_ranks > MOST_RANKS:
-        raise ScheduleError(f"{what}: got {shown(num_ranks)} ranks, expected at most {MOST_RANKS}; try that many")
+        raise ScheduleError(f"{what}: got {shown(num_ranks)} ranks, expected at most {MOST_RANKS}; try {MOST_RANKS}")
     num_cells = num_stages * num_microbatches
     if num_cells <= MAX_CELLS // 10:
         return

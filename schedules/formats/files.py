@@ -129,7 +129,7 @@ def open_to_read(path: Path | str) -> BinaryIO:
         # a pipe without a name has a writer: in the shell's <(command), as long as the command runs
         is_named = stat.S_ISFIFO(mode) and Path(os.path.realpath(path)).exists()
         if is_named and not select.select([file], [], [], WRITER_S)[0]:
-            raise OSError(errno.ETIMEDOUT, "a pipe that nobody writes to")
+            raise OSError(errno.ETIMEDOUT, "a pipe without a writer")
         os.set_blocking(file.fileno(), True)
     except OSError:
         file.close()

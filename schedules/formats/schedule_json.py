@@ -230,7 +230,7 @@ def _check_counts(schedule: Schedule, faults: Faults) -> None:
             faults.add(name, f"got {shown(count)}, expected an integer from 1 to {MAX_CELLS}; try correcting it")
     if not faults and (schedule.width < 1 or schedule.num_devices % schedule.width):
         got = f"got {schedule.width} copies on {schedule.num_devices} devices"
-        faults.add("width", f"{got}, expected a number of copies that divides that of the devices; try 1")
+        faults.add("width", f"{got}, expected a number of copies that divides the number of devices; try 1")
 
 
 def _numbers(op: Op, schedule: Schedule) -> Iterator[tuple[str, object, int]]:

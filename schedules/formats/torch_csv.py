@@ -227,7 +227,7 @@ def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
 
 
 def _unsayable(op: Op | None, reason: str) -> str:
-    return f"got {op} ({reason}), expected what PyTorch's CSV can say; try {OUR_JSON}"
+    return f"got {op} ({reason}), expected ops that PyTorch's CSV has; try {OUR_JSON}"
 
 
 def _check_sayable(rows: Rows, faults: Faults) -> None:

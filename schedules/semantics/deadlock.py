@@ -259,7 +259,7 @@ class _Reasons:
         if (rank, message) in self._own:
             return self._own[rank, message]
         if message not in self._makers:
-            return Missing(None, name, "which nobody computes")
+            return Missing(None, name, "which no rank computes")
         maker = self._makers[message]
         if any(part.stage == message.stage and message in needs(part, self._num_stages) for part in computes(op)):
             return Missing(rank, name, f"which rank {maker[0]} computes instead")
@@ -273,7 +273,7 @@ class _Reasons:
         user = self._routes.get((message.receiver, message.microbatch))
         forward = f"{message.receiver}F{message.microbatch}"
         return Missing(
-            rank, forward, "which nobody computes" if user is None else f"which rank {user} computes instead"
+            rank, forward, "which no rank computes" if user is None else f"which rank {user} computes instead"
         )
 
     def _replica(self, place: ListPosition, op: Reduce) -> ListPosition | Missing:

@@ -154,7 +154,7 @@ def test_what_is_no_file_is_named_as_what_it_is(written):
     index = newest / "index.json"
     kept = index.rename(newest / "kept")
     for make, said in (
-        (lambda: os.mkfifo(index), "a pipe that nobody writes to"),
+        (lambda: os.mkfifo(index), "a pipe without a writer"),
         (index.mkdir, "Is a directory"),
         (lambda: index.symlink_to("/dev/zero"), "a device"),
         (lambda: index.symlink_to(written / "nothing"), "No such file"),

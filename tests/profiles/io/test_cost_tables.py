@@ -95,7 +95,7 @@ def test_bytes_may_have_a_unit(load):
         ("0,1,2\n1,1,2\n", "row 1: got numbers, expected the names of the columns; start with: stage,forward_s"),
         ("stage,fwd_ms,forward_s,b\n0,1,1,2\n", "column forward_s as 'fwd_ms' and 'forward_s', expected once"),
         ("stage,f,b,w\n0,1,1,1\n", "column backward_weight_s without the other half"),
-        ("stage,forward_ns,b\n0,1,1\n", "_ms or _us for _s, will do"),
+        ("stage,forward_ns,b\n0,1,1\n", "_ms or _us in place of _s"),
         (
             "stage,fwd_ms,bwd\n0,1,2\n",
             "row 1: got column 'bwd' without a unit, expected one as 'fwd_ms' has; write bwd_ms",

@@ -61,7 +61,7 @@ def test_how_seconds_vary_is_read_as_it_was_written(tmp_path):
     fields = json.loads((tmp_path / "p.json").read_text())
     fields["variation"]["passes"].reverse()
     (tmp_path / "p.json").write_text(json.dumps(fields))
-    with pytest.raises(ProfileError, match=r"variation.passes: got factors that fall, expected them rising"):
+    with pytest.raises(ProfileError, match=r"variation.passes: got falling factors, expected rising ones"):
         load_profile(tmp_path / "p.json")
     (tmp_path / "p.json").write_text(json.dumps(aged(fields, 3)))
     assert load_profile(tmp_path / "p.json") == profile(layer(measurement(1)))
@@ -77,7 +77,7 @@ def test_what_sharing_a_core_costs_is_read_as_it_was_written(tmp_path):
     written = json.loads(path.read_text())
     for edit, message in (
         (lambda f: f["sharing"].reverse(), r"sharing: got \[3, 2\] processes, expected numbers that rise"),
-        (lambda f: f["sharing"][0]["factors"].reverse(), r"sharing.0.factors: got factors that fall"),
+        (lambda f: f["sharing"][0]["factors"].reverse(), r"sharing.0.factors: got falling factors"),
         (lambda f: f["sharing"][0].update(num_processes=1), r"sharing.0.num_processes: got 1, expected at least 2"),
         (lambda f: aged(f, 5) and f.update(version=4), r"profile: got a sharing, expected none in version 4"),
     ):

@@ -64,17 +64,20 @@ def changed(tmp_path, change):
         (lambda d: d["stages"][0]["work"].pop("F"), r"stages\.0\.work: got no F, expected one in every stage"),
         (
             lambda d: d["hand_over"]["Op"]["deciles_s"].reverse(),
-            r"hand_over\.Op\.deciles_s: got numbers that fall, expected them rising",
+            r"hand_over\.Op\.deciles_s: got falling numbers, expected rising ones",
         ),
         (lambda d: d["message"]["deciles_s"].pop(), r"message\.deciles_s: got .* expected 11 or more entries"),
-        (lambda d: d["message"].update(mean_s=2.0), r"message\.mean_s: got 2\.0, expected it between the least and"),
+        (
+            lambda d: d["message"].update(mean_s=2.0),
+            r"message\.mean_s: got 2\.0, expected a mean between the least and",
+        ),
         (lambda d: d["message"].update(count=0), r"message\.count: got 0, expected at least 1"),
         (lambda d: d["stages"][1]["work"].update(X=1), r"stages\.1\.work"),
         (lambda d: d.update(version=4), r"version: got 4, expected 1, 2 or 3"),
         (lambda d: d.update(version=1), r"costs: got a variation, expected none in version 1"),
         (lambda d: d.update(version=2), r"costs: got a yardstick, expected none in version 2"),
         (lambda d: d.pop("variation"), r"costs: got no variation, expected one, or null, in version 3"),
-        (lambda d: d["variation"]["works"].reverse(), r"variation\.works: got factors that fall, expected them rising"),
+        (lambda d: d["variation"]["works"].reverse(), r"variation\.works: got falling factors, expected rising ones"),
         (lambda d: d.update(stages=[]), r"stages: got .*, expected 1 or more entries"),
     ],
 )

@@ -172,7 +172,7 @@ def test_json_may_be_a_hundred_levels_deep_and_no_deeper(nested):
 def test_a_pipe_that_nobody_writes_to_and_a_device_are_refused_and_one_with_a_writer_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("pipesched.schedules.formats.files.WRITER_S", 0.05)
     os.mkfifo(tmp_path / "pipe")
-    for path, got in ((tmp_path / "pipe", "a pipe that nobody writes to"), ("/dev/zero", "a device")):
+    for path, got in ((tmp_path / "pipe", "a pipe without a writer"), ("/dev/zero", "a device")):
         with pytest.raises(ScheduleError, match=f"{path}: got {got}, expected a file that can be read"):
             read_text(path)
     reading, writing = os.pipe()  # as the shell's <(command) has it

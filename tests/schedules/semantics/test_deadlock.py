@@ -156,7 +156,7 @@ def test_an_op_that_waits_for_itself_is_a_circle_too():
 
 def test_what_nobody_computes_is_named_with_the_op_that_waits_for_it():
     (deadlock,) = deadlocks(make_schedule("x", 2, 1, [[], [forward(1, 0)]]))
-    assert str(deadlock) == "1F0 waits forever for 0F0, which nobody computes"
+    assert str(deadlock) == "1F0 waits forever for 0F0, which no rank computes"
     rows = [[backward(0, 0)], [forward(0, 0), forward(1, 0), backward(1, 0)]]
     (deadlock,) = deadlocks(make_schedule("x", 2, 1, rows))
     assert str(deadlock) == "0B0 waits forever for 0F0 of rank 0, which rank 1 computes instead"
