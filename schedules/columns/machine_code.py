@@ -36,12 +36,6 @@ _LONG = 5_000_000
 _steps_run = 0
 
 
-def expect(num_steps: int) -> None:
-    """Count the steps of later loops now, so that columns become arrays at once if these loops will run compiled."""
-    global _steps_run
-    _steps_run += num_steps
-
-
 def run_loop(
     loop: Callable[..., Any], *arguments: Any, num_steps: int, parts: tuple[Callable[..., Any], ...] = ()
 ) -> Any:

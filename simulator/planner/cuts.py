@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import final
 
 from pipesched.profiles import MessagePrecision, ProfileError, element_bytes
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, Profile, StageCosts, stages_of_layers
+from pipesched.profiles.costs import Compression, Profile, StageCosts
 from pipesched.profiles.partitioning import (
     RankWork,
-    arranged,
     balanced_over_ranks,
     balanced_partition,
     flushed_bytes,
@@ -21,7 +19,7 @@ from pipesched.profiles.partitioning import (
 )
 from pipesched.schedules import Schedule
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import CutTask, Setting, fastest_cut
+from pipesched.simulator.search import CutTask, Setting, costs_of_cuts, fastest_cut
 
 Partition = tuple[int, ...]
 """Layers of each stage."""
@@ -39,12 +37,9 @@ class Cuts:
     def __init__(self, profile: Profile, convert_bytes_per_s: float | None = None) -> None:
         self._profile = profile
         self._half = Compression(element_bytes(profile.provenance.dtype), convert_bytes_per_s)
-        self._layers: dict[tuple[int, int], StageCosts] = {}
         self._balanced: dict[tuple[object, ...], Partition] = {}
         self._smallest: dict[tuple[object, ...], Partition] = {}
-        self._stages: dict[tuple[int, int], Callable[[Sequence[tuple[int, int]]], StageCosts]] = {}
         self._within: dict[tuple[object, ...], Partition | None] = {}
-        self._costs: dict[tuple[Partition, int, MessagePrecision | None], StageCosts] = {}
 
     def costs(self, partition: Partition, size: int, compression: MessagePrecision | None = None) -> StageCosts:
         """Return the costs of the stages for micro-batches of `size` samples.
@@ -52,14 +47,7 @@ class Cuts:
         Raises:
             ProfileError: The profile does not cover the size.
         """
-        key = (partition, size, compression)
-        if key not in self._costs:
-            alike = size, len(partition) if self._profile.graph else 0
-            if alike not in self._stages:
-                self._stages[alike] = stages_of_layers(arranged(self._profile, len(partition)), size)
-            costs = self._stages[alike](tuple(pairwise(accumulate(partition, initial=0))))
-            self._costs[key] = replace(costs, compression=None if compression is None else self._half)
-        return self._costs[key]
+        return self._of_cuts(len(partition), size, compression)(tuple(pairwise(accumulate(partition, initial=0))))
 
     def costs_of(self, candidate: Setting) -> StageCosts:
         """Return the costs of a candidate's stages."""
@@ -102,13 +90,7 @@ class Cuts:
             cluster: Devices and links.
             network: How messages go.
         """
-        size, compression = candidate.size, candidate.compression
-        self.costs(candidate.partition, size, compression)  # so that the stages of this order of layers are known
-        stages_of = self._stages[size, len(candidate.partition) if self._profile.graph else 0]
-
-        def costs_of(bounds: Sequence[tuple[int, int]]) -> StageCosts:
-            return replace(stages_of(bounds), compression=None if compression is None else self._half)
-
+        costs_of = self._of_cuts(len(candidate.partition), candidate.size, candidate.compression)
         return fastest_cut(CutTask(lists, len(self._profile.layers), costs_of, cluster, network))
 
     def fits(self, partition: Partition, size: int, limits: Sequence[int | None], in_flight: Sequence[int]) -> bool:
@@ -156,12 +138,13 @@ class Cuts:
 
     def _of_layers(self, size: int, num_stages: int) -> StageCosts:
         """Return each layer as one stage, in the order of layers for a number of stages."""
-        key = size, num_stages if self._profile.graph else 0
-        if key not in self._layers:
-            profile = arranged(self._profile, num_stages)
-            bounds = tuple((i, i + 1) for i in range(len(profile.layers)))
-            self._layers[key] = profile.costs_of_layers(bounds, size)
-        return self._layers[key]
+        return self._of_cuts(num_stages, size)(tuple((i, i + 1) for i in range(len(self._profile.layers))))
+
+    def _of_cuts(
+        self, num_stages: int, size: int, compression: MessagePrecision | None = None
+    ) -> Callable[[tuple[tuple[int, int], ...]], StageCosts]:
+        half = None if compression is None else self._half
+        return costs_of_cuts(self._profile, num_stages, size, compression=half)
 
 
 def _sizes(bounds: Sequence[tuple[int, int]]) -> Partition:

@@ -53,7 +53,7 @@ class PlanJudge:
     def __reduce__(self) -> tuple[type[PlanJudge], tuple[Request]]:
         return PlanJudge, (self._request,)
 
-    def first(self, candidate: Setting, number: int) -> BoundedSetting:
+    def first(self, candidate: Setting, number: int) -> BoundedSetting[float]:
         """Return a candidate under its bound, or refused if the bound does not fit, or the schedule is impossible.
 
         Args:
@@ -69,7 +69,7 @@ class PlanJudge:
             return bounded
         return replace(bounded, outcome=_too_large(candidate, least))
 
-    def __call__(self, bounded: BoundedSetting) -> BoundedSetting:
+    def __call__(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
         """Return the candidate with more known of it: one copy of it, then all; under inf if that does not fit."""
         if bounded.setting.width > 1 and not bounded.num_refined:
             return self._with_copy(bounded)
@@ -77,7 +77,7 @@ class PlanJudge:
         cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
         return replace(bounded, cost=cost, outcome=outcome)
 
-    def in_bytes(self, bounded: BoundedSetting) -> BoundedSetting:
+    def in_bytes(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
         """Return the candidate ranked by its peak bytes, for a `bounded` ranked by bytes; inf if nothing is known."""
         outcome = self.weigh(bounded.setting)
         return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.held_bytes or 0, outcome=outcome)
@@ -105,17 +105,22 @@ class PlanJudge:
         timeline = simulate_arrays(lists, scenario.costs, scenario.cluster, network=scenario.network)
         return self._with_details(outcome, Estimate(Meaning.ITERATION, outcome.seconds, {}, timeline=timeline), lists)
 
-    def in_detail(self, bounded: BoundedSetting) -> BoundedSetting:
-        """Return a ranked candidate with the parts of its time."""
-        assert bounded.outcome is not None, "it is ranked"
-        return replace(bounded, outcome=self.detailed(bounded.outcome))
+    def completed(self, outcome: Outcome, *, is_late: bool = False) -> tuple[Setting, Outcome]:
+        """Return a ranked candidate, and its outcome with the fastest cut, the parts of its time and its pace.
 
-    def at_pace(self, bounded: BoundedSetting) -> BoundedSetting:
-        """Return a ranked candidate with its steady-state time, if short runs show it."""
-        outcome, candidate, request = bounded.outcome, bounded.setting, self._request
-        assert outcome is not None, "it is ranked"
+        Args:
+            outcome: The outcome of the candidate.
+            is_late: Whether only the parts of its time are worked out.
+        """
+        if is_late:
+            return outcome.setting, self.detailed(outcome)
+        return outcome.setting, self._at_pace(self.detailed(self._with_fastest_cut(outcome)))
+
+    def _at_pace(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with its steady-state time, if short runs show it."""
+        candidate, request = outcome.setting, self._request
         if outcome.steady_s_per_microbatch is not None:
-            return bounded
+            return outcome
         costs = self._costs(candidate)
 
         def lists(times: int) -> Schedule:
@@ -126,25 +131,24 @@ class PlanJudge:
             return Scenario(lists(1), costs, request.cluster, request.network)
 
         longer = lists if candidate.is_asynchronous else None
-        pace = settled_pace(scenario, num_cells(candidate), MOST_CELLS, longer)
-        return replace(bounded, outcome=outcome.at_pace(pace))
+        return outcome.at_pace(settled_pace(scenario, num_cells(candidate), MOST_CELLS, longer))
 
-    def with_fastest_cut(self, bounded: BoundedSetting) -> BoundedSetting:
-        """Return a candidate that is ranked with the fastest cut that a short search finds, if it is faster."""
-        candidate, request = bounded.setting, self._request
-        assert bounded.outcome is not None, "it is ranked"
+    def _with_fastest_cut(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with the fastest cut that a short search finds, if it is faster."""
+        candidate, request = outcome.setting, self._request
+        if request.is_uniform or candidate.replicas:
+            return outcome
         try:
             partition = self.cuts.fastest(candidate, lists_of_copy(candidate), request.cluster, request.network)
         except UNPREDICTABLE:
-            return bounded
+            return outcome
         cut = replace(candidate, partition=partition)
         if cut == candidate or (request.refusal is not None and request.refusal(cut) is not None):
-            return bounded
-        outcome = self.weigh(cut)
-        is_faster = outcome.fits and outcome.throughput > bounded.outcome.throughput
-        return replace(bounded, outcome=outcome) if is_faster else bounded
+            return outcome
+        faster = self.weigh(cut)
+        return faster if faster.fits and faster.throughput > outcome.throughput else outcome
 
-    def _with_copy(self, bounded: BoundedSetting) -> BoundedSetting:
+    def _with_copy(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
         candidate, request = bounded.setting, self._request
         try:
             copy = bound_single_copy(candidate, self._costs(candidate), request.cluster, self._bounds, request.network)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from operator import itemgetter
@@ -120,10 +121,9 @@ class _Search:
         self._judge = PlanJudge(request)
         self._considered: list[tuple[float, Setting]] = []
         self._rejected: dict[int, Outcome] = {}  # by the number of the candidate
-        self._queue: BestFirst = BestFirst([], top)  # by seconds per sample
-        self._cut: dict[Setting, Outcome] = {}  # with the fastest cut, by the candidate as it was ranked
-        self._detailed: dict[Setting, Outcome] = {}
-        self._smallest: BestFirst = BestFirst([], 1)  # by bytes
+        self._queue: BestFirst[float] = BestFirst([], top)  # by seconds per sample
+        self._completed: dict[Setting, Outcome] = {}  # by the candidate as it was ranked
+        self._smallest: BestFirst[float] = BestFirst([], 1)  # by bytes
 
     def ranking(self) -> PlanRanking:
         """Search until enough plans are ranked, or the time is over."""
@@ -136,16 +136,12 @@ class _Search:
             if self._queue.is_settled and not self._queue.ranked:
                 self._find_smallest(run)
             is_complete = self._queue.is_settled
-            if not self._request.is_uniform and not self._is_late():
-                self._look_closer(run, self._judge.with_fastest_cut, lambda outcome: not outcome.setting.replicas)
-                self._cut, self._detailed = self._detailed, {}
-            self._look_closer(run, self._judge.in_detail, lambda outcome: outcome.parts is None)
-            if not self._is_late():
-                self._look_closer(run, self._judge.at_pace, lambda outcome: outcome.steady_s_per_microbatch is None)
+            self._complete(run, self._ranked, is_late=self._is_late())
         except KeyboardInterrupt:
             take_interrupt()
             self._late_s, self._is_interrupted = monotonic() + _ANSWER_S, True
-            self._look_closer(evaluate_in_turn, self._judge.in_detail, self._is_quick)
+            quick = [o for o in self._ranked if o.parts is None and num_ops(o.setting) <= _QUICK_OPS]
+            self._complete(evaluate_in_turn, quick, is_late=True)
         return self._summary(is_complete=is_complete)
 
     def _begin(self) -> None:
@@ -175,7 +171,7 @@ class _Search:
         self._rejected = self._all_rejected()
         by_bytes = [
             BoundedSetting(
-                outcome.held_bytes or 0, number, outcome.setting, None if outcome.seconds is None else outcome
+                float(outcome.held_bytes), number, outcome.setting, None if outcome.seconds is None else outcome
             )
             for number, outcome in self._rejected.items()
             if outcome.held_bytes
@@ -184,30 +180,21 @@ class _Search:
         for _ in self._smallest.refine(self._judge.in_bytes, run):
             pass
 
-    @staticmethod
-    def _is_quick(outcome: Outcome) -> bool:
-        """Return whether the missing details of an outcome can be computed within an answer to an interrupt."""
-        return outcome.parts is None and num_ops(outcome.setting) <= _QUICK_OPS
-
-    def _look_closer(
-        self, run: Runner, judge: Callable[[BoundedSetting], BoundedSetting], is_open: Callable[[Outcome], bool]
-    ) -> None:
+    def _complete(self, run: Runner, outcomes: Sequence[Outcome], *, is_late: bool) -> None:
         """Compute the missing details of ranked candidates."""
-        left = iter([BoundedSetting(0.0, n, o.setting, o) for n, o in enumerate(self._ranked) if is_open(o)])
+        left = iter(outcomes)
 
-        def take() -> Sequence[BoundedSetting]:
+        def take() -> Sequence[Outcome]:
             return [] if self._is_interrupted and self._is_late() else [*islice(left, 1)]
 
-        for bounded in run(judge, take):
-            if bounded.outcome is not None:
-                self._detailed[bounded.setting] = bounded.outcome
+        for candidate, outcome in run(partial(self._judge.completed, is_late=is_late), take):
+            self._completed[candidate] = outcome
 
     @property
     def _ranked(self) -> tuple[Outcome, ...]:
-        cut = (self._cut.get(outcome.setting, outcome) for outcome in self._queue.ranked)
-        in_order = sorted(cut, key=lambda outcome: -outcome.throughput)
-        distinct = {outcome.setting: outcome for outcome in in_order}
-        return tuple(self._detailed.get(outcome.setting, outcome) for outcome in distinct.values())
+        known = (self._completed.get(outcome.setting, outcome) for outcome in self._queue.ranked)
+        in_order = sorted(known, key=lambda outcome: -outcome.throughput)
+        return tuple({outcome.setting: outcome for outcome in in_order}.values())
 
     def _all_rejected(self) -> dict[int, Outcome]:
         """Return the refused candidates, with all known details, in the order of the candidates."""

@@ -4,6 +4,7 @@ from .batch_sizes import nearest_batch as nearest_batch
 from .best_first import BestFirst as BestFirst
 from .best_first import BoundedSetting as BoundedSetting
 from .fastest_cut import CutTask as CutTask
+from .fastest_cut import costs_of_cuts as costs_of_cuts
 from .fastest_cut import fastest_cut as fastest_cut
 from .journal import Journal as Journal
 from .journal import search_all as search_all

@@ -15,25 +15,27 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import final
+from typing import Generic, TypeVar, final
 
 from pipesched.simulator.search.outcome import Outcome
 from pipesched.simulator.search.runners import Runner
 from pipesched.simulator.search.setting import Setting
 
+CostT = TypeVar("CostT")
+
 
 @dataclass(frozen=True, order=True, slots=True)
-class BoundedSetting:
+class BoundedSetting(Generic[CostT]):
     """A candidate under a lower bound of its cost, or with an outcome under its real cost.
 
     Attributes:
-        cost: Cost, in any unit; inf if it cannot be taken.
+        cost: Cost, a number in any unit or a tuple to compare; inf if it cannot be taken.
         number: Number of the candidate: of equal costs, the lower number comes first.
         outcome: Outcome of the evaluation, or None if `cost` is a bound.
         num_refined: Number of times that the bound was raised.
     """
 
-    cost: float
+    cost: CostT
     number: int
     setting: Setting = field(compare=False)
     outcome: Outcome | None = field(compare=False, default=None)
@@ -41,7 +43,7 @@ class BoundedSetting:
 
 
 @final
-class BestFirst:
+class BestFirst(Generic[CostT]):
     """Candidates that are refined, the one of the least bound first, until the best of all have their outcomes.
 
     Args:
@@ -49,11 +51,11 @@ class BestFirst:
         top: Number of candidates to rank.
     """
 
-    def __init__(self, candidates: Iterable[BoundedSetting], top: int) -> None:
-        self._waiting: list[BoundedSetting] = []
-        self._under_way: dict[int, BoundedSetting] = {}
-        self._known: list[BoundedSetting] = []
-        self._refined: list[tuple[float, BoundedSetting]] = []  # each beside the bound it had
+    def __init__(self, candidates: Iterable[BoundedSetting[CostT]], top: int) -> None:
+        self._waiting: list[BoundedSetting[CostT]] = []
+        self._under_way: dict[int, BoundedSetting[CostT]] = {}
+        self._known: list[BoundedSetting[CostT]] = []
+        self._refined: list[tuple[BoundedSetting[CostT], BoundedSetting[CostT]]] = []  # before and after
         self._top = top
         for bounded in candidates:
             (self._waiting if bounded.outcome is None else self._known).append(bounded)
@@ -66,17 +68,13 @@ class BestFirst:
         return tuple(bounded.outcome for bounded in self._known[: self._top] if bounded.outcome is not None)
 
     @property
-    def refined(self) -> tuple[BoundedSetting, ...]:
+    def refined(self) -> tuple[BoundedSetting[CostT], ...]:
         """The refined candidates that one worker would have refined too: their bounds were below the ranking."""
         last = self._known[self._top - 1] if len(self._known) >= self._top else None
-        return tuple(
-            bounded
-            for bound, bounded in self._refined
-            if last is None or (bound, bounded.number) <= (last.cost, last.number)
-        )
+        return tuple(after for before, after in self._refined if last is None or before <= last)
 
     @property
-    def open_bounds(self) -> Iterator[float]:
+    def open_bounds(self) -> Iterator[CostT]:
         """The bounds of the candidates without an outcome, in no order."""
         return (bounded.cost for bounded in (*self._waiting, *self._under_way.values()))
 
@@ -87,10 +85,10 @@ class BestFirst:
 
     def refine(
         self,
-        judge: Callable[[BoundedSetting], BoundedSetting],
+        judge: Callable[[BoundedSetting[CostT]], BoundedSetting[CostT]],
         run: Runner,
         is_late: Callable[[], bool] = lambda: False,
-    ) -> Iterator[BoundedSetting]:
+    ) -> Iterator[BoundedSetting[CostT]]:
         """Refine candidates until all is settled, and yield each result.
 
         A search that is stopped meanwhile loses no candidate.
@@ -101,14 +99,14 @@ class BestFirst:
             is_late: Whether no other candidate shall be begun.
         """
         for bounded in run(judge, lambda: () if is_late() else self._take()):
-            self._refined.append((self._under_way.pop(bounded.number).cost, bounded))
+            self._refined.append((self._under_way.pop(bounded.number), bounded))
             if bounded.outcome is None:
                 heappush(self._waiting, bounded)
-            elif bounded.cost < math.inf:
+            elif bounded.cost != math.inf:
                 insort(self._known, bounded)
             yield bounded
 
-    def _take(self) -> Sequence[BoundedSetting]:
+    def _take(self) -> Sequence[BoundedSetting[CostT]]:
         """Take out the candidate of the least bound, unless enough outcomes are below it."""
         if not self._may_rank():
             return ()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias, final
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts, flushed_bytes
+from pipesched.profiles.costs import Compression, CostSource, StageCost, StageCosts, stages_of_layers
+from pipesched.profiles.partitioning import Layers, RankWork, arranged, balanced_over_ranks, first_cuts, flushed_bytes
 from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
@@ -70,6 +70,40 @@ class CutTask:
     def costs(self, layers: Layers) -> StageCosts:
         """Return the costs of stages with these numbers of layers."""
         return self.costs_of(tuple(pairwise(accumulate(layers, initial=0))))
+
+
+_KEPT = 256
+"""Functions of `costs_of_cuts` that are kept, because several parts of an answer ask for the same costs."""
+_costs_of: OrderedDict[tuple[object, ...], tuple[CostSource, Callable[[StageRanges], StageCosts]]] = OrderedDict()
+
+
+def costs_of_cuts(
+    costs: CostSource,
+    num_stages: int,
+    size: int | None = None,
+    num_sharing: int = 1,
+    compression: Compression | None = None,
+) -> Callable[[StageRanges], StageCosts]:
+    """Return the function from the cut of layers into stages to their costs, each of which is made once.
+
+    Args:
+        costs: Costs of layers; the layers of a graph are arranged for the number of stages.
+        num_stages: Number of stages.
+        size: Samples of a micro-batch, for a profile (default: the smallest measured size).
+        num_sharing: Ranks on each device, for a profile.
+        compression: Compression of messages.
+
+    Raises:
+        ProfileError: The profile does not cover the size.
+    """
+    key = id(costs), num_stages if costs.graph else 0, size, num_sharing, compression
+    if key not in _costs_of:
+        while len(_costs_of) >= _KEPT:
+            _costs_of.popitem(last=False)
+        stages_of = stages_of_layers(arranged(costs, num_stages), size, num_sharing)
+        made = cache(lambda bounds: replace(stages_of(bounds), compression=compression))
+        _costs_of[key] = costs, made  # the costs are kept, so that their id stays valid
+    return _costs_of[key][1]
 
 
 def fastest_cut(task: CutTask) -> Layers:

@@ -16,14 +16,18 @@ from typing import Any, final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import read_profile_text, record_schema
+from pipesched.profiles.processes import rare_collections
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import shown
 from pipesched.schedules.formats import append_text, load_json, write_text
 from pipesched.simulator import SimulationError
 from pipesched.simulator.search.outcome import Outcome
+from pipesched.simulator.search.runners import Runner, make_process_runner
 from pipesched.simulator.search.setting import Setting
 
 _FORMAT = "pipesched-search"
+_MOST_AT_ONCE = 16
+"""Most settings that a process takes at once: many of them have the same lists, which it makes once."""
 _LARGEST = 10**30
 """Seconds and bytes of an outcome, so few that no sum or quotient of them is infinite."""
 
@@ -63,14 +67,14 @@ class Journal:
         if not self._path.exists():
             self._mend()
 
-    def add(self, *outcomes: Outcome) -> None:
-        """Store outcomes; they are in the file when this returns.
+    def add(self, outcome: Outcome) -> None:
+        """Store an outcome; it is in the file when this returns.
 
         Raises:
             ScheduleError: It cannot be written.
         """
         self._mend()
-        append_text(self._path, "".join(map(_line, outcomes)))
+        append_text(self._path, _line(outcome))
 
     @staticmethod
     def line_schema() -> dict[str, Any]:
@@ -121,7 +125,11 @@ def _line(outcome: Outcome) -> str:
 
 def search_all(
     settings: Sequence[Setting],
-    search: Callable[[Sequence[Setting]], Iterator[Sequence[Outcome]]],
+    judge: Callable[[Setting], Outcome],
+    *,
+    alike: Callable[[Setting], Any],
+    workers: int = 1,
+    runner: Runner | None = None,
     journal: Journal | None = None,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> tuple[Outcome, ...]:
@@ -129,15 +137,30 @@ def search_all(
 
     Args:
         settings: The settings, each once.
-        search: Yields outcomes of settings, in any order, some at a time as they are found.
-        journal: Stores them, or None for no storage.
+        judge: Evaluates a setting; can be sent to another process.
+        alike: Sort key that brings settings with the same op lists together, because a process keeps its last lists.
+        workers: Processes; 1 is this process.
+        runner: Another way to go through the settings, or None for processes of this machine.
+        journal: Stores the outcomes, or None for no storage.
         tick: Callback with the fraction done.
     """
     known = {} if journal is None else journal.known
     outcomes = {setting: known[setting] for setting in settings if setting in known}
-    for answers in search([setting for setting in settings if setting not in outcomes]):
-        outcomes |= {outcome.setting: outcome for outcome in answers}
-        if journal is not None:
-            journal.add(*answers)
-        tick(len(outcomes) / len(settings))
+    left = sorted((setting for setting in settings if setting not in outcomes), key=alike)
+    run, shares = runner or make_process_runner(workers), _shares(left, workers)
+    with rare_collections():
+        for outcome in run(judge, lambda: next(shares, ())):
+            outcomes[outcome.setting] = outcome
+            if journal is not None:
+                journal.add(outcome)
+            tick(len(outcomes) / len(settings))
     return tuple(replace(outcomes[setting], setting=setting) for setting in settings)  # files have no `OwnName`
+
+
+def _shares(settings: Sequence[Setting], workers: int) -> Iterator[Sequence[Setting]]:
+    """Yield settings for one process at a time, fewer of them towards the end, so that all processes end together."""
+    first = 0
+    while first < len(settings):
+        after = first + max(1, min(_MOST_AT_ONCE, (len(settings) - first) // (4 * workers)))
+        yield settings[first:after]
+        first = after

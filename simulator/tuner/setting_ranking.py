@@ -11,14 +11,14 @@ seconds comes before all others.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, assert_never
 
-from pipesched.simulator.search import Outcome, Setting, front_of
+from pipesched.simulator.search import BestFirst, BoundedSetting, Outcome, Setting, evaluate_in_turn, front_of
 
 _SAME = 0.005
 """Relative: times nearer to each other than this are no reason to take more memory."""
@@ -129,33 +129,27 @@ def leading_settings(
         evaluated.add(number)
         return outcomes[number]
 
-    shortest_s = _shortest_s(least, settle)
-    kinds: defaultdict[object, list[tuple[tuple[object, ...], int]]] = defaultdict(list)
+    def timed(bounded: BoundedSetting[float]) -> BoundedSetting[float]:
+        outcome = settle(bounded.number)
+        return replace(bounded, cost=_number(outcome.seconds) if outcome.fits else math.inf, outcome=outcome)
+
+    def placed(bounded: BoundedSetting[tuple[object, ...]]) -> BoundedSetting[tuple[object, ...]]:
+        outcome = settle(bounded.number)
+        return replace(bounded, cost=_rank_key(outcome, evaluator, shortest_s), outcome=outcome)
+
+    fitting = [(number, outcome) for number, outcome in enumerate(least) if outcome.fits and outcome.seconds]
+    fastest = BestFirst((BoundedSetting(_number(o.seconds), number, o.setting) for number, o in fitting), 1)
+    deque(fastest.refine(timed, evaluate_in_turn), 0)
+    shortest_s = next((outcome.seconds for outcome in fastest.ranked if outcome.seconds), 1.0)
+    kinds = defaultdict[object, list[BoundedSetting[tuple[object, ...]]]](list)
     for number, outcome in enumerate(outcomes):
-        kind = outcome.setting.training if outcome.fits else None
-        kinds[kind].append((_rank_key(outcome, evaluator, shortest_s), number))
-    for waiting in kinds.values():
-        heapify(waiting)
-        num_known = 0
-        while waiting and num_known < count:
-            _, number = heappop(waiting)
-            if number in evaluated:
-                num_known += 1
-            else:
-                heappush(waiting, (_rank_key(settle(number), evaluator, shortest_s), number))
+        key, known = _rank_key(outcome, evaluator, shortest_s), outcome if number in evaluated else None
+        kinds[outcome.setting.training if outcome.fits else None].append(
+            BoundedSetting(key, number, outcome.setting, known)
+        )
+    for candidates in kinds.values():
+        deque(BestFirst(candidates, count).refine(placed, evaluate_in_turn), 0)
     return LeadingSettings(tuple(outcomes), frozenset(outcomes[number].setting for number in evaluated))
-
-
-def _shortest_s(least: Sequence[Outcome], settle: Callable[[int], Outcome]) -> float:
-    """Return the seconds of the fastest that fits; 1 s where none does."""
-    shortest_s = math.inf
-    fitting = [(outcome.seconds, number) for number, outcome in enumerate(least) if outcome.fits and outcome.seconds]
-    for least_s, number in sorted(fitting):
-        if least_s >= shortest_s:
-            break
-        outcome = settle(number)
-        shortest_s = min(shortest_s, outcome.seconds if outcome.fits and outcome.seconds else math.inf)
-    return shortest_s if shortest_s < math.inf else 1.0
 
 
 def _number(value: float | None) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TypeAlias, assert_never
 
 from pipesched.profiles.processes import rare_collections
 from pipesched.simulator import SimulationError
-from pipesched.simulator.search import Journal, Outcome, Runner, Setting, make_process_runner, search_all
+from pipesched.simulator.search import Journal, Outcome, Runner, Setting, search_all
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
 from pipesched.simulator.tuner.setting_evaluation import (
     bound_setting,
@@ -22,9 +22,6 @@ from pipesched.simulator.tuner.setting_evaluation import (
 from pipesched.simulator.tuner.setting_ranking import Evaluator, LeadingSettings, leading_settings
 from pipesched.simulator.tuner.space import AVGPIPE, tuned
 from pipesched.simulator.tuner.tuning_problem import Problem
-
-_CHUNK = 16
-"""Settings that a process takes at once: many of them have the same lists, which it makes once."""
 
 Judge: TypeAlias = Callable[[Setting], Outcome]
 """Evaluates one setting; can be sent to another process."""
@@ -61,14 +58,7 @@ def search_settings(
         SimulationError: ``measure`` without a judge.
     """
     judge = judge or _judge(problem, settings, evaluator, accounting)
-    run = runner or make_process_runner(workers)
-
-    def search(settings: Sequence[Setting]) -> Iterator[Sequence[Outcome]]:
-        chunks = _chunks(settings)
-        return ([outcome] for outcome in run(judge, lambda: next(chunks, ())))
-
-    with rare_collections():
-        return search_all(settings, search, journal, tick)
+    return search_all(settings, judge, alike=_alike, workers=workers, runner=runner, journal=journal, tick=tick)
 
 
 def search_leading(
@@ -107,12 +97,6 @@ def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -
         SimulationError, ProfileError, ScheduleError: As `Journal` does.
     """
     return Journal(path, (problem, how), "this profile, batch, machines, evaluator and builders")
-
-
-def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-    """Share the settings out, the longest first, equal lists together."""
-    longest_first = sorted(settings, key=_alike)
-    return (longest_first[start : start + _CHUNK] for start in range(0, len(settings), _CHUNK))
 
 
 def _alike(setting: Setting) -> tuple[int, str, int, int, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -10,27 +10,25 @@ from typing import TypeVar
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile, StageCosts, stages_of_layers
+from pipesched.profiles.costs import Profile, StageCosts
 from pipesched.profiles.io import Plan
-from pipesched.profiles.partitioning import arranged, cut_layers, is_searched
+from pipesched.profiles.partitioning import cut_layers, is_searched
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import one_pipeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.fast import EqualPipelines
-from pipesched.simulator.search import CutTask, Outcome, Setting, fastest_cut, plan_of
+from pipesched.simulator.search import CutTask, Outcome, Setting, costs_of_cuts, fastest_cut, plan_of
 
 MadeT = TypeVar("MadeT")
 
 
 class _Made:
-    """The latest cached objects of a problem, under keys that are quicker to look up than their full inputs."""
+    """The latest cuts and pipelines of a problem, under keys that are quicker to look up than their full inputs."""
 
     def __init__(self) -> None:
-        self.costs: dict[Hashable, StageCosts] = {}
-        self.bounds: dict[Hashable, tuple[tuple[int, int], ...]] = {}
-        self.stages: dict[Hashable, Callable[[Sequence[tuple[int, int]]], StageCosts]] = {}
+        self.cuts: dict[Hashable, tuple[Profile, tuple[tuple[int, int], ...]]] = {}
         self.pipelines: dict[Hashable, EqualPipelines] = {}
 
     def __reduce__(self) -> tuple[type[_Made], tuple[()]]:
@@ -68,10 +66,9 @@ class Problem:
             ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers.
             ScheduleError: The schedule cannot have these counts.
         """
-        num_sharing = setting.num_pipelines if self.profile.sharing else 1  # without a price they are the same for all
-        size, (profile, bounds) = self.microbatch_size(setting), self._cut(setting)
-        key = size, bounds, num_sharing
-        return _made(self.made.costs, key, lambda: profile.costs_of_layers(bounds, size, num_sharing), 256)
+        profile, bounds = self._cut(setting)
+        num_sharing = setting.num_pipelines if profile.sharing else 1  # without a price they are the same for all
+        return costs_of_cuts(profile, len(bounds), self.microbatch_size(setting), num_sharing)(bounds)
 
     def bounds(self, setting: Setting) -> tuple[tuple[int, int], ...]:
         """Return the layers of each stage: as requested, the fastest cut found, or balanced for several pipelines.
@@ -83,19 +80,19 @@ class Problem:
         return self._cut(setting)[1]
 
     def _cut(self, setting: Setting) -> tuple[Profile, tuple[tuple[int, int], ...]]:
-        """Return the profile with its layers in the order of the stages, and the bounds of these."""
-        size, lists = self.microbatch_size(setting), self.lists(setting)
-        if setting.num_pipelines > 1 or not is_searched(self.profile, self.partition, lists.num_stages):
-            return cut_layers(self.profile, self.partition, size, lists.num_stages)  # several drift: the busiest counts
-        profile = arranged(self.profile, lists.num_stages)
+        """Return the profile, its layers in the order of the stages if the cut is not searched, and the bounds."""
+        size, lists, profile = self.microbatch_size(setting), self.lists(setting), self.profile
+        num_stages = lists.num_stages
 
-        def make() -> tuple[tuple[int, int], ...]:
-            key = size, lists.num_stages if profile.graph else 0
-            stages_of = _made(self.made.stages, key, lambda: stages_of_layers(profile, size), 64)
-            task = CutTask(lists, len(profile.layers), stages_of, self.cluster, self.network)
-            return tuple(pairwise(accumulate(fastest_cut(task), initial=0)))
+        def search() -> tuple[Profile, tuple[tuple[int, int], ...]]:
+            costs_of = costs_of_cuts(profile, num_stages, size)
+            task = CutTask(lists, len(profile.layers), costs_of, self.cluster, self.network)
+            return profile, tuple(pairwise(accumulate(fastest_cut(task), initial=0)))
 
-        return profile, _made(self.made.bounds, (size, setting), make, 1024)
+        if setting.num_pipelines == 1 and is_searched(profile, self.partition, num_stages):
+            return _made(self.made.cuts, setting, search, 1024)
+        key = size, num_stages  # several pipelines drift: the busiest counts
+        return _made(self.made.cuts, key, lambda: cut_layers(profile, self.partition, size, num_stages), 1024)
 
     def lists(self, setting: Setting) -> Schedule:
         """Return the lists of one pipeline of a setting, lowered; all pipelines have the same.

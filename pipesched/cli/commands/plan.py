@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -12,15 +12,14 @@ import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
-from pipesched.cli.options.plan_options import ModelOptions
+from pipesched.cli.options.plan_options import ModelOptions, PlanConditions
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, print_results, progress_bar
-from pipesched.questions import ConvertRate, InputShare, PlanSettings
+from pipesched.questions import PlanSettings
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
-from pipesched.simulator import NetworkOptions
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ def plan(
     ],
     machines: MachineOptions,
     asked: PlanSettings,
-    convert_bytes_per_s: ConvertRate = None,
-    input_share: InputShare = None,
-    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    conditions: PlanConditions = PlanConditions(),  # noqa: B008 -- frozen
     model: ModelOptions = ModelOptions(),  # noqa: B008
     explain: Annotated[
         bool,
@@ -56,9 +53,8 @@ def plan(
     Counts are lists and ranges: 1,2,4 or 1:8:x2. Ctrl-C ends the search with the best plan so far. Exits with 1 if
     nothing fits.
     """
-    from pipesched.cli.output.plan_print import explained, nothing_fits, print_explained
+    from pipesched.cli.output.plan_print import explained, print_explained
     from pipesched.workflows.planning import require_planning
-    from pipesched.workflows.simulating import Setup
 
     if asked.trainer is not None and (json or explain):
         other = "--json" if json else "--explain"
@@ -69,19 +65,14 @@ def plan(
     costs = model.load(profile, asked.batch_size, len(cluster.devices))
     machines.require_judged_profile(costs)
     machines.require_gpus(costs)
-    setup = Setup(costs, cluster, network, input_share=input_share, convert_bytes_per_s=convert_bytes_per_s)
+    setup = conditions.setup(costs, cluster)
     with progress_bar(f"planning for {len(cluster.devices)} devices") as tick:
         result = pipesched.plan(setup, **values_of(asked), progress=tick)
-    ranking, request, best = result.ranking, result.request, result.best
+    request, best = result.request, result.best
     doubts = [*doubts_of_table(profile), *doubts_of_own_machine(costs, machines.machine)]
     notes = [*doubts, *result.notes]
-    if best is None and not ranking.is_complete:
-        raise KeyboardInterrupt  # before there was anything to say
     if best is None:
-        if json:
-            print_json("plan", result.to_dict(), notes)
-        complain(nothing_fits(ranking, request))
-        raise typer.Exit(NEGATIVE)
+        _end_without_plan(result, notes, is_json=json)
     limit = device_limit_lines(machines, cluster, range(len(cluster.devices)))
     for path in out or ():
         _write(result, [*limit, *doubts], path)
@@ -95,6 +86,18 @@ def plan(
             print_explained(best, request)
     if plot is not None:
         save_figure(result.plot, plot)
+
+
+def _end_without_plan(result: PlanSearch, notes: Sequence[str], *, is_json: bool) -> NoReturn:
+    """End the command after a search that found no plan."""
+    from pipesched.cli.output.plan_print import nothing_fits
+
+    if not result.ranking.is_complete:
+        raise KeyboardInterrupt  # before there was anything to say
+    if is_json:
+        print_json("plan", result.to_dict(), notes)
+    complain(nothing_fits(result.ranking, result.request))
+    raise typer.Exit(NEGATIVE)
 
 
 def _write(result: PlanSearch, notes: Sequence[str], out: Path) -> None:

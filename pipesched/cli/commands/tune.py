@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ from pipesched.simulator.analysis import TABLE_FORMATS, readable_bytes
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 
 if TYPE_CHECKING:
+    from pipesched.workflows.simulating import Setup
     from pipesched.workflows.tuning import TuneResult, Verdict
 
 
@@ -55,17 +57,14 @@ def tune(
     once. Several pipelines are averaged elastically, which is another training. The answer has plain training unless
     --pipelines is given; the best setting with elastic averaging stands beside it. Exits with 1 if nothing fits.
     """
-    from pipesched.workflows.tuning import CONTENDERS, require_same_layers, require_tuning
+    from pipesched.workflows.tuning import require_same_layers, require_tuning
 
     journal = None if asked.resume is None else Path(asked.resume)
     check_outputs((plot, FIGURE_SUFFIXES), *((path, (*TABLE, PAGE)) for path in out or ()), journal=journal)
     require_tuning(asked)
     is_run = asked.evaluator == "measure" or verify is not None or asked.budget_s is not None
     if is_run:
-        from pipesched.workflows.arguments import require_epsilon  # loads torch, which a prediction does without
-
-        runs.require_possible()
-        require_epsilon((), runs)
+        _require_possible(runs)
     meter = LoadMeter()
     cluster = machines.load_first(asked.num_devices, "--ranks", "tune")
     setup = tuned.setup(machines, cluster, asked, runs)
@@ -76,28 +75,13 @@ def tune(
         *(doubts_of_machine(num_devices, runs, meter) if is_run else []),
         *doubts_of_own_machine(profile, machines.machine),
     ]
-    is_exact = json or any([plot, out, asked.budget_s])
-    first = asked.top if is_exact else max(asked.top, verify or 1)
-    searching = "running the settings" if asked.evaluator == "measure" else "tuning"
-    with progress_bar(searching if asked.budget_s is None else "tuning, then racing the best settings") as tick:
-        result = pipesched.tune(
-            setup,
-            **values_of(asked) | {"top": first},
-            **_how(runs),
-            num_contenders=verify or CONTENDERS,
-            is_exact=is_exact,
-            progress=tick,
-        )
+    result = _searched(setup, asked, runs, verify, is_exact=json or any([plot, out, asked.budget_s]))
     commands = CommandLines(result.problem, tuned, runs)
     if plot is not None:
         save_figure(result.plot, plot)
     limit = [*device_limit_lines(machines, cluster, range(num_devices)), *commands.warnings(), *doubts]
     for path in out or ():
-        if suffix_of(path) == PAGE:
-            emit(result.page(limit, commands.lines, in_flags), path)
-        else:
-            rows = _rows_with_plan(result, path) if suffix_of(path) == ".json" else result.to_rows()
-            emit(TABLE_FORMATS[suffix_of(path)](rows), path)
+        _write(result, limit, commands, path)
     verdict = None if verify is None or asked.budget_s is not None else _verdict(result, verify, runs)
     if json:
         data = _data(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()})
@@ -109,6 +93,40 @@ def tune(
     if not result.fitting:
         complain(_nothing_fits(result, machines.memory_limit))
         raise typer.Exit(NEGATIVE)
+
+
+def _searched(setup: Setup, asked: TuneSettings, runs: RunOptions, verify: int | None, *, is_exact: bool) -> TuneResult:
+    """Search, and race the best settings if there is a budget."""
+    from pipesched.workflows.tuning import CONTENDERS
+
+    first = asked.top if is_exact else max(asked.top, verify or 1)
+    searching = "running the settings" if asked.evaluator == "measure" else "tuning"
+    with progress_bar(searching if asked.budget_s is None else "tuning, then racing the best settings") as tick:
+        return pipesched.tune(
+            setup,
+            **values_of(asked) | {"top": first},
+            **_how(runs),
+            num_contenders=verify or CONTENDERS,
+            is_exact=is_exact,
+            progress=tick,
+        )
+
+
+def _require_possible(runs: RunOptions) -> None:
+    """Refuse runs that this machine cannot do."""
+    from pipesched.workflows.arguments import require_epsilon  # loads torch, which a prediction does without
+
+    runs.require_possible()
+    require_epsilon((), runs)
+
+
+def _write(result: TuneResult, notes: Sequence[str], commands: CommandLines, out: Path) -> None:
+    """Write every setting, as a page or a table."""
+    if suffix_of(out) == PAGE:
+        emit(result.page(notes, commands.lines, in_flags), out)
+    else:
+        rows = _rows_with_plan(result, out) if suffix_of(out) == ".json" else result.to_rows()
+        emit(TABLE_FORMATS[suffix_of(out)](rows), out)
 
 
 def _data(result: TuneResult, commands: CommandLines) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options of ``pipesched plan`` for measuring a model without a profile."""
+"""Options of ``pipesched plan``: the conditions of its setup, and for measuring a model without a profile."""
 
 from __future__ import annotations
 
@@ -9,14 +9,39 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.terminal import progress_bar
 from pipesched.executor import LayerSettings
+from pipesched.questions import ConvertRate, InputShare
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
+    from pipesched.profiles.clusters import Cluster
     from pipesched.profiles.costs import Profile
+    from pipesched.workflows.simulating import Setup
 
 _MOST_PROFILED = 8
 """Default number of samples in the largest measured micro-batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConditions:
+    """Options for compression, backwards and the network."""
+
+    convert_bytes_per_s: ConvertRate = None
+    input_share: InputShare = None
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
+
+    def setup(self, profile: Profile, cluster: Cluster) -> Setup:
+        """Return the setup with a profile and machines."""
+        from pipesched.workflows.simulating import Setup
+
+        return Setup(
+            profile,
+            cluster,
+            self.network,
+            input_share=self.input_share,
+            convert_bytes_per_s=self.convert_bytes_per_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -17,17 +16,16 @@ from pipesched.profiles.costs import (
     Profile,
     StageCosts,
     profile_of_costs,
-    stages_of_layers,
     with_input_share,
 )
 from pipesched.profiles.io import Plan, costs_model
-from pipesched.profiles.partitioning import Layers, arranged, is_searched, uniform_partition
+from pipesched.profiles.partitioning import Layers, is_searched, uniform_partition
 from pipesched.questions import CostSettings, PredictionSettings
 from pipesched.schedules import Schedule
 from pipesched.schedules.common import Description, declared
 from pipesched.schedules.transforms import TrainingRun
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import CutTask, fastest_cut
+from pipesched.simulator.search import CutTask, costs_of_cuts, fastest_cut
 from pipesched.workflows import ArgumentError, arguments, documented, plain_signature, require_kind, require_settings
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -288,8 +286,6 @@ def source_of_training(run: TrainingRun) -> ScheduleSource:
 
 _KEPT = 16
 """Cuts that are cached, because several parts of an answer need the same cut."""
-_StagesOf: TypeAlias = Callable[[Sequence[tuple[int, int]]], StageCosts]
-_stages_of: OrderedDict[tuple[int, int | None, int], tuple[object, _StagesOf]] = OrderedDict()
 _known: OrderedDict[tuple[object, ...], tuple[tuple[object, ...], Layers]] = OrderedDict()
 
 
@@ -302,10 +298,12 @@ def _balanced_layers(setup: Setup, costs: CostSource, source: ScheduleSource) ->
         *map(id, objects), source.longer is None, size, cluster, setup.network, compression, setup.buffers, share
     )  # fmt: skip
     if key not in _known:
-        stages = _stages_of_schedule(costs, schedule, size)
+        with naming_costs(costs, schedule):
+            uniform_partition(costs.num_layers, schedule.num_stages)  # refuses more stages than layers
+        stages = costs_of_cuts(costs, schedule.num_stages, size, schedule.ranks_per_device, compression)
 
-        def costs_of(bounds: Sequence[tuple[int, int]]) -> StageCosts:
-            cut = replace(stages(bounds), compression=compression)
+        def costs_of(bounds: tuple[tuple[int, int], ...]) -> StageCosts:
+            cut = stages(bounds)
             return cut if share is None else replace(cut, stages=tuple(with_input_share(cut.stages, share)))
 
         task = CutTask(schedule, costs.num_layers, costs_of, cluster, setup.network, source.longer, setup.buffers)
@@ -314,23 +312,3 @@ def _balanced_layers(setup: Setup, costs: CostSource, source: ScheduleSource) ->
             _known.popitem(last=False)
         _known[key] = objects, layers
     return _known[key][1]
-
-
-def _stages_of_schedule(given: CostSource, schedule: Schedule, microbatch_size: int | None) -> _StagesOf:
-    """Return the function from bounds to the costs of stages, after a check that there are enough layers."""
-    with naming_costs(given, schedule):
-        uniform_partition(given.num_layers, schedule.num_stages)
-    return _stages(arranged(given, schedule.num_stages), microbatch_size, schedule.ranks_per_device)
-
-
-def _stages(given: CostSource, size: int | None, num_sharing: int) -> _StagesOf:
-    """Return the function from bounds to the costs of stages; the latest functions are cached."""
-    key = id(given), size, num_sharing
-    if key not in _stages_of:
-        while len(_stages_of) >= _KEPT:
-            _stages_of.popitem(last=False)
-        _stages_of[key] = (
-            given,
-            stages_of_layers(given, size, num_sharing),
-        )  # `given` is kept, so that its id stays valid
-    return _stages_of[key][1]

@@ -14,7 +14,6 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.builders import find
 from pipesched.schedules.check import require_runnable
-from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower, require_lowerable
 from pipesched.schedules.transforms import recompute, with_steps
 from pipesched.simulator import Inexact, Scenario, SteadyPace
@@ -33,9 +32,6 @@ from pipesched.simulator.fast import (
 from pipesched.simulator.search import Outcome, Setting, memory_excess, over_memory_reason
 from pipesched.workflows.arguments import ScheduleSource, source_of_entry
 from pipesched.workflows.simulating import REFUSED, Setup, cut_text
-
-_STEPS = 10
-"""Steps of loops for each stage of each micro-batch of a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +64,10 @@ class SweepJudge:
     num_runs: int = 1
     _known_costs: dict[Any, StageCosts] = field(default_factory=dict, repr=False, compare=False)
 
-    def __call__(self, settings: Sequence[Setting]) -> list[Outcome]:
-        """Return the outcomes of settings with the same op lists and the same micro-batch size, in their order."""
-        first = settings[0]
-        machine_code.expect(_STEPS * first.num_cells * len(settings))
-        try:
-            source = _source(first.order)
-        except REFUSED as error:
-            return [Outcome(setting, reason=self.say(error)) for setting in settings]
-        return [self._outcome_of(source, setting) for setting in settings]
-
-    def _outcome_of(self, source: ScheduleSource, setting: Setting) -> Outcome:
+    def __call__(self, setting: Setting) -> Outcome:
         """Return the outcome of a setting, or the reason why it is refused."""
         try:
-            return self._outcome(source, setting)
+            return self._outcome(_source(setting.order), setting)
         except REFUSED as error:
             return Outcome(setting, reason=self.say(error))
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import TypeAlias
 
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.io import machine_name_of
-from pipesched.profiles.processes import num_cores, rare_collections
+from pipesched.profiles.processes import num_cores
 from pipesched.questions import RECOMPUTES, SweepSettings
 from pipesched.schedules.common import Counts, tuple_of
 from pipesched.simulator.search import (
     MEASURES,
     Journal,
-    Outcome,
     ParameterNumber,
     Setting,
-    make_process_runner,
     ordered_by,
     own_sources,
     search_all,
@@ -59,15 +56,10 @@ from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 from pipesched.workflows.sweeping.sweep_result import SweepResult
 from pipesched.workflows.sweeping.sweep_space import SweepSpace
 
-_MOST_TOGETHER = 1_024
-"""Most settings of a block."""
-_MOST_BLOCKS = 16
-"""Most blocks that a process takes at once."""
+_COMPILED = 3
+"""Time of compiling op lists, as a multiple of the time of a setting with them."""
 _FEW = 1_000_000
-"""Work of all blocks, as `_work` counts it, below which starting processes takes longer than the work."""
-
-_Block: TypeAlias = tuple[Setting, ...]
-"""Settings with the same op lists and the same micro-batch size."""
+"""Stages times micro-batches of all settings, and of compiled lists, below which one process is as quick as several."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +122,17 @@ def sweep(question: SweepQuestion) -> SweepResult:
         what = setup, judge.is_steady, judge.num_runs, *own_sources(settings)
         journal = Journal(Path(question.resume), what, "these costs, machines, network and builders")
 
-    def search(settings: Sequence[Setting]) -> Iterator[Sequence[Outcome]]:
-        blocks = _blocks(settings)
-        workers = num_workers or (num_cores() if sum(map(_work, blocks)) > _FEW else 1)
-        run, shares = ray_runner or make_process_runner(workers), _shares(blocks, workers)
-        return run(judge, lambda: next(shares, ()))
-
-    with rare_collections():
-        outcomes = search_all(settings, search, journal, question.progress)
+    orders = {setting.order for setting in settings}
+    work = sum(setting.num_cells for setting in settings) + _COMPILED * sum(order.num_cells for order in orders)
+    outcomes = search_all(
+        settings,
+        judge,
+        alike=attrgetter("num_cells"),
+        workers=num_workers or (num_cores() if work > _FEW else 1),
+        runner=ray_runner,
+        journal=journal,
+        tick=question.progress,
+    )
     if all(outcome.seconds is None for outcome in outcomes):
         raise refused_settings(len(outcomes), outcomes[0].reason)
     costs, notes = setup.loaded_costs, [*given_stages(setup.loaded_costs)] if setup.partition is None else []
@@ -203,31 +198,9 @@ def _link_values(name: str, values: object) -> tuple[float, ...]:
     return tuple(map(float, numbers))
 
 
-def _blocks(settings: Sequence[Setting]) -> list[_Block]:
-    """Return settings in blocks of the same op lists and the same micro-batch size, the shortest lists first."""
-    alike = groupby(settings, key=lambda setting: replace(setting, link=()))
-    rows = [tuple(some) for _, some in alike]
-    blocks = [row[start : start + _MOST_TOGETHER] for row in rows for start in range(0, len(row), _MOST_TOGETHER)]
-    return sorted(blocks, key=lambda block: block[0].num_cells)
-
-
-def _shares(blocks: Sequence[_Block], num_workers: int) -> Iterator[Sequence[_Block]]:
-    """Yield blocks for one process at a time, fewer of them towards the end, so that all processes end together."""
-    first = 0
-    while first < len(blocks):
-        after = first + max(1, min(_MOST_BLOCKS, (len(blocks) - first) // (4 * num_workers)))
-        yield blocks[first:after]
-        first = after
-
-
-def _work(block: _Block) -> int:
-    """Return the relative work of a block; compiling its op lists takes as long as a few settings."""
-    return block[0].num_cells * (3 + len(block))
-
-
 def _require_judged(settings: Sequence[Setting], judge: SweepJudge, asked: str) -> None:
     """Refuse a limit for costs without bytes; costs have bytes for all settings or for none."""
-    for setting, *_ in _blocks(settings):
+    for setting in settings:
         try:
             has_bytes = judge.has_bytes(setting)
         except REFUSED:

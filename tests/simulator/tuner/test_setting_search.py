@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -113,7 +114,9 @@ def test_in_several_processes_the_same_is_found_in_the_same_order():
 
 def test_another_runner_can_take_over():
     settings = SPACE.settings()[:5]
-    outcomes = search_settings(problem(), settings, runner=lambda judge, take: map(judge, reversed(take())))
+    outcomes = search_settings(
+        problem(), settings, runner=lambda judge, take: map(judge, chain.from_iterable(map(reversed, iter(take, ()))))
+    )
     assert outcomes == search_settings(problem(), settings)
 
 

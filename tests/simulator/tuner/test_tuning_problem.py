@@ -19,7 +19,7 @@ def test_costs_and_pipelines_are_made_once_and_no_other_problem_has_them():
 
     for other in (replace(asked, partition="uniform"), pickle.loads(pickle.dumps(asked))):
         assert other.made is not asked.made
-        assert not other.made.costs
+        assert not other.made.cuts
         assert not other.made.pipelines
     assert pickle.loads(pickle.dumps(asked)) == asked
 
