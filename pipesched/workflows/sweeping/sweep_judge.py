@@ -76,16 +76,6 @@ class SweepJudge:
         cluster = self._cluster(source.schedule, dict(setting.link))
         return replace(self.setup, microbatch_size=setting.microbatch_size, cluster=cluster).cut(source)
 
-    def has_bytes(self, setting: Setting) -> bool:
-        """Whether the costs of a setting have bytes.
-
-        Raises:
-            ArgumentError, ScheduleError, ProfileError, SimulationError: The setting is invalid.
-        """
-        setup = replace(self.setup, microbatch_size=setting.microbatch_size)
-        any_cut = replace(setup, partition="uniform") if setup.cuts_layers else setup
-        return any_cut.costs_of(_source(setting.order)).has_bytes
-
     def uneven_cuts(self, outcomes: Sequence[Outcome]) -> list[str]:
         """Return at most three lines on stages with unequal numbers of layers, one for each cut.
 

@@ -44,7 +44,6 @@ from pipesched.workflows.arguments import (
     searched_entries,
 )
 from pipesched.workflows.simulating import (
-    REFUSED,
     Setup,
     SetupArgument,
     read_setup_argument,
@@ -200,11 +199,6 @@ def _link_values(name: str, values: object) -> tuple[float, ...]:
 
 def _require_judged(settings: Sequence[Setting], judge: SweepJudge, asked: str) -> None:
     """Refuse a limit for costs without bytes; costs have bytes for all settings or for none."""
-    for setting in settings:
-        try:
-            has_bytes = judge.has_bytes(setting)
-        except REFUSED:
-            continue
-        if not has_bytes:
-            raise ArgumentError(f"{asked}: got costs that say no bytes, expected some; give costs with bytes")
-        return
+    first = next((outcome for outcome in map(judge, settings) if outcome.seconds is not None), None)
+    if first is not None and first.held_bytes is None:
+        raise ArgumentError(f"{asked}: got costs that say no bytes, expected some; give costs with bytes")
