@@ -1,6 +1,7 @@
 """A fast sample of what `benchmarks/faults.py` counts: nothing of it may be otherwise than promised."""
 
 import gc
+import json
 import os
 import re
 import sys
@@ -14,15 +15,18 @@ from tests.processes import run
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def table(row, count, **constants):
-    """Return the lines of a row, from a process of its own: what is forked beside threads that have run may hang."""
-    done = run_program(f"""
-import fault_rows.{row} as module
-vars(module).update({constants})
-print(*module.ROW.lines({count}), sep="\\n")
+@pytest.fixture(scope="module")
+def told():
+    """Return the lines of each row, from one process: what is forked beside threads that have run may hang."""
+    done = run_program("""
+import json
+from fault_rows import damaged_input, hostile_files, training_kills
+training_kills.STEPS = 100
+rows = {training_kills: 1, damaged_input: 17, hostile_files: 1}
+print(json.dumps({row.__name__.split(".")[1]: [*row.ROW.lines(count)] for row, count in rows.items()}))
 """)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return json.loads(done.stdout)
 
 
 def run_program(program):
@@ -51,15 +55,14 @@ print(codes, faults.main())
     assert [line for line in page.read_text().splitlines() if line.startswith("# ")] == ["# A", "# B", "# C", "# D"]
 
 
-def test_damaged_files_of_every_format_and_damaged_command_lines_are_answered_in_a_line():
-    lines = table("damaged_input", 17)
-    assert "As promised: 24 of 24." in lines, "\n".join(lines)
+def test_damaged_files_of_every_format_and_damaged_command_lines_are_answered_in_a_line(told):
+    assert "As promised: 24 of 24." in told["damaged_input"]
 
 
-def test_hostile_files_of_every_format_do_nothing():
-    lines = table("hostile_files", 1)
+def test_hostile_files_of_every_format_do_nothing(told):
+    lines = told["hostile_files"]
     (cells,) = (line.split("|") for line in lines if line.startswith("| a pickle"))
-    assert cells[-2].strip() == "0", "\n".join(lines)
+    assert cells[-2].strip() == "0", lines
 
 
 @pytest.mark.distributed
@@ -82,10 +85,10 @@ for kind, wrong in zip(kinds, workers.worked_off(tried, len(kinds), 2)):
     assert {kind: wrong for kind, wrong in told.items() if wrong} == {}
 
 
-def test_a_training_that_is_killed_and_goes_on_ends_with_the_same_bytes():
-    lines = table("training_kills", 1, STEPS=100)
-    assert any(re.match(r"Equal: (\d+) of \1, after 1 kills", line) for line in lines), "\n".join(lines)
-    assert "At most 40 steps lost: 1 of 1." in lines, "\n".join(lines)
+def test_a_training_that_is_killed_and_goes_on_ends_with_the_same_bytes(told):
+    lines = told["training_kills"]
+    assert any(re.match(r"Equal: (\d+) of \1, after 1 kills", line) for line in lines), lines
+    assert "At most 40 steps lost: 1 of 1." in lines
 
 
 def test_a_command_writes_the_same_bytes_under_other_hash_seeds(tmp_path):
