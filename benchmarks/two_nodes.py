@@ -21,6 +21,7 @@ from report import arguments_of, beside, provenance, show
 
 import pipesched
 from pipesched import Cluster, build
+from pipesched.profiles.io import load_cluster
 
 BANDWIDTH_BYTES_PER_S = 25e6
 MESSAGE_BYTES = 512 * 1024
@@ -36,7 +37,7 @@ def measured_cluster(nodes: Sequence[Node], folder: Path) -> Cluster:
     """Measure the links of two ranks on each node."""
     path = folder / "cluster.json"
     torchrun(nodes, 2, ["-m", "pipesched", "profile-links", "--out", str(path), "--sizes", SIZES])
-    return pipesched.load_cluster(path)
+    return load_cluster(path)
 
 
 def run_as_rank(name: str, runs: int) -> None:

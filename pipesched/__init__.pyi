@@ -24,7 +24,6 @@ from .profiles.costs import StageCost as StageCost
 from .profiles.costs import StageCosts as StageCosts
 from .profiles.costs import uniform as uniform
 from .profiles.io import Plan as Plan
-from .profiles.io import load_cluster as load_cluster
 from .profiles.io import load_machine as load_machine
 from .profiles.io import load_profile as load_profile
 from .profiles.models import Model as Model

@@ -23,8 +23,6 @@ STOPPED = 130
 _FLAGS = {
     "limit_bytes": "--memory-limit",
     "parameters": "--set",
-    "patterns": "--pattern",
-    "has_one_clock": "--same-clock",
     "bandwidth_factor": "--link bandwidth",
     "latency_factor": "--link latency",
     "slow_devices": "--slow",

@@ -12,7 +12,7 @@ from typer.core import TyperGroup, TyperOption
 
 from pipesched.cli.errors import FINE, with_file
 from pipesched.cli.help_pages import COLUMN, OPTIONS, CommandPage, option_flags, option_help
-from pipesched.cli.options.plain_reading import with_plain_readers
+from pipesched.cli.options.plain_reading import number_with_unit, with_plain_readers
 from pipesched.profiles import io
 
 _TITLES: dict[str, dict[str, str]] = {
@@ -136,13 +136,16 @@ def complaint(error: typer.TyperException, command: str) -> str:
 
 
 def _advice(text: str, context: Any) -> str:
-    """Return advice on the intended option, if it is clear."""
+    """Return advice on the intended option or value, if it is clear."""
     options = () if context is None else {name for option in context.command.params for name in option.opts}
     extra = re.search(r"unexpected extra argument.* \((?:(\S+\.(?:csv|json))|(\w+))\)", text)
     if extra is not None and extra[1] and "--schedule-file" in options:
         return f"; a schedule? try -f {extra[1]}"
     if extra is not None and extra[2] and "--schedule" in options:
         return f"; a schedule? try -s {extra[2]}"
+    number = re.search(r"'(--[a-z-]+)'.*, expected a number$", text)
+    if number is not None:
+        return "".join(number_with_unit(name.name) for name in context.command.params if number[1] in name.opts)
     choice = re.search(r": (?:got )?'([^']*)', expected one of (.+)$", text)
     if choice is not None:
         near = get_close_matches(choice[1].lower(), re.findall(r"'([^']+)'", choice[2]), n=1, cutoff=0.7)

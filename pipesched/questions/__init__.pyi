@@ -1,3 +1,4 @@
+from .goodput import GoodputQuestion as GoodputQuestion
 from .partitioning import NumDevices as NumDevices
 from .partitioning import PartitionAim as PartitionAim
 from .partitioning import PartitionSettings as PartitionSettings
@@ -10,12 +11,14 @@ from .profiling import LinkSettings as LinkSettings
 from .profiling import NumRanks as NumRanks
 from .profiling import ProfiledSizes as ProfiledSizes
 from .profiling import ProfileSettings as ProfileSettings
+from .running import ImportSettings as ImportSettings
 from .running import MeasureSettings as MeasureSettings
 from .running import MessageFacts as MessageFacts
 from .running import NumRounds as NumRounds
 from .running import RoundPrecision as RoundPrecision
 from .running import RunFacts as RunFacts
 from .running import WhatIfSettings as WhatIfSettings
+from .schedule_counts import ScheduleCounts as ScheduleCounts
 from .searching import RECOMPUTES as RECOMPUTES
 from .searching import Recompute as Recompute
 from .searching import SearchSettings as SearchSettings

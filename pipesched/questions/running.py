@@ -60,6 +60,26 @@ class MessageFacts(RunFacts):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportSettings:
+    """The choice of ranges and of a step in the traces of a run."""
+
+    patterns: Annotated[
+        Sequence[str],
+        Description(
+            "Names of passes: a regular expression with groups phase, stage, microbatch (default: known names).",
+            option="--pattern",
+        ),
+    ] = ()
+    step: Annotated[
+        int | None,
+        Description("ProfilerStep to read, or the k-th step from 0 (default: the last whole).", least=0),
+    ] = None
+    has_one_clock: Annotated[
+        bool, Description("All ranks ran on one host: do not align their clocks.", option="--same-clock")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class WhatIfSettings:
     """The cut, the assumptions and the draws of a prediction of `what_if`."""
 

@@ -128,9 +128,15 @@ class Declared:
         if float in kinds:
             return self._fault_of_number(value)
         if self.is_repeatable:
-            are_texts = isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
-            return None if are_texts and not isinstance(value, str) else f"got {said(value)}, expected a list of texts"
-        if any(get_origin(kind) is collections.abc.Callable for kind in kinds):
+            return _fault_of_texts(value)
+        return self._fault_of_kind(value, kinds)
+
+    @staticmethod
+    def _fault_of_kind(value: object, kinds: tuple[Any, ...]) -> str | None:
+        origins = [get_origin(kind) for kind in kinds]
+        if collections.abc.Mapping in origins:
+            return _fault_of_mapping(value)
+        if collections.abc.Callable in origins:
             return None if callable(value) else f"got {said(value)}, expected a function"
         types = tuple(map(_plain_type, kinds))
         expected = " or ".join(name for kind in types for name in _names(kind))
@@ -177,6 +183,20 @@ class Declared:
         if most is not None and least is not None:
             return f"got {said(value)}, expected a number from {least:g} to {most:g}"
         return f"got {said(value)}, expected a finite number{'' if least is None else f' of at least {least:g}'}"
+
+
+def _fault_of_texts(value: object) -> str | None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return f"got {said(value)}, expected a list of texts"
+    others = [item for item in value if not isinstance(item, str)]
+    return f"got {said(others[0])}, expected a text" if others else None
+
+
+def _fault_of_mapping(value: object) -> str | None:
+    if not isinstance(value, Mapping):
+        return f"got {said(value)}, expected names with their values; try {{'pipelines': 2}}"
+    others = [name for name in value if not isinstance(name, str)]
+    return f"got {said(others[0])}, expected names; try {{'pipelines': 2}}" if others else None
 
 
 def _items(values: object) -> tuple[object, ...] | None:

@@ -35,7 +35,7 @@ def test_a_value_is_read_with_a_unit_that_fits_its_key(key, value, meant):
     ("name", "kind", "value", "plain"),
     [
         ("timeout_s", "<float range>", "1min", "60"),
-        ("time_limit", "<float range>", "500ms", "0.5"),
+        ("time_limit_s", "<float range>", "500ms", "0.5"),
         ("jitter", "<float range>", "25%", "0.25"),
         ("convert_bytes_per_s", "<float range>", "10GB/s", "10000000000"),
         ("jitter", "<float range>", "5ms", "5ms"),

@@ -10,7 +10,7 @@ import pipesched
 from docs.make_files import PAGE, page
 from pipesched.executor.launch import job_from_json
 from pipesched.executor.training import index_from_json
-from pipesched.profiles.io import load_cost_table, load_plan, load_profile, load_run_costs
+from pipesched.profiles.io import load_cluster, load_cost_table, load_plan, load_profile, load_run_costs
 from pipesched.schedules.formats import read_schedule, read_timeline
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ LOADERS = {
     "run-costs": load_run_costs,
     "stage-costs": load_cost_table,
     "layer-costs": load_cost_table,
-    "cluster": pipesched.load_cluster,
+    "cluster": load_cluster,
     "plan": load_plan,
     "job": lambda path: job_from_json(path.read_text(), str(path)),
     "checkpoint": lambda path: index_from_json(path.read_text(), str(path)),

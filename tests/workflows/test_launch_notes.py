@@ -7,6 +7,7 @@ import pytest
 import pipesched
 from pipesched.executor.runs import Measured
 from pipesched.profiles.costs import uniform
+from pipesched.questions import ScheduleCounts
 from pipesched.schedules import Yardstick
 from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import compare_timelines
@@ -43,7 +44,7 @@ GPIPE = of("gpipe")
 def results(verified):
     """Yield a result of each kind, of a run and a prediction of it."""
     measured = Measured(verified.measured, (verified.measured.makespan_s,), ())
-    yield "run", result_of(read_schedule_argument("gpipe", **COUNTS), measured)
+    yield "run", result_of(read_schedule_argument("gpipe", ScheduleCounts(**COUNTS)), measured)
     yield "compare", pipesched.compare_runs(verified.predicted, verified.measured)
     yield "what_if", pipesched.what_if(verified.measured, schedule="1f1b", draws=1)
     yield "replay", pipesched.replay(verified.measured)

@@ -8,6 +8,7 @@ import pipesched
 from pipesched.executor.runs import Measured
 from pipesched.profiles.costs import median_profile
 from pipesched.profiles.io import Plan, Predicted
+from pipesched.questions import ScheduleCounts
 from pipesched.schedules import Yardstick
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.simulator.search import Outcome, Setting
@@ -34,7 +35,7 @@ RUN = replace(PREDICTED, source="measured", yardstick=SLOW)
 
 def results():
     """Yield a result of each kind, of a profile and of a run of so many seconds."""
-    source = read_schedule_argument("1f1b", **COUNTS)
+    source = read_schedule_argument("1f1b", ScheduleCounts(**COUNTS))
     measured = Measured(RUN, (RUN.makespan_s,), ())
     yield "run", result_of(source, measured, PROFILE)
     spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)

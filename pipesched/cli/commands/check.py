@@ -23,6 +23,7 @@ _MOST_SHOWN = 20
 
 @grouped
 def check(
+    *,
     schedule: ScheduleOptions,
     backend: Annotated[
         MessageBackend, typer.Option(help="Backend of the messages; gloo and nccl as in 'pipesched run'.")

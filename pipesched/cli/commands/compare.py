@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +17,7 @@ from pipesched.cli.options.option_groups import OUTPUT, Json, file_option, group
 from pipesched.cli.options.schedule_options import ScheduleOptions, options_of_each
 from pipesched.cli.output.notes import doubts_of_prediction, limit_lines
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
-from pipesched.cli.terminal import comparing, json_answer, print_result, print_results, progress_bar
+from pipesched.cli.terminal import comparing, json_answer, print_results, progress_bar
 from pipesched.questions import RunCount
 from pipesched.schedules import builders, formats
 from pipesched.schedules.formats import suffix_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pipesched.schedules import Schedule, Timeline
     from pipesched.simulator.analysis import CellValue
     from pipesched.simulator.views import RunDetails
+    from pipesched.workflows import Table
     from pipesched.workflows.simulating import ScheduleComparison
 
 CompareFormat = Literal["table", "markdown", "csv", "json"]
@@ -36,6 +38,7 @@ CompareFormat = Literal["table", "markdown", "csv", "json"]
 
 @grouped
 def compare(
+    *,
     what: Annotated[
         list[str] | None,
         typer.Argument(help="Schedules by name, builder or file; or two Timelines (JSON)."),
@@ -47,10 +50,10 @@ def compare(
             help="Add every schedule that can be run; a schedule that cannot be built has a row with the reason.",
         ),
     ] = False,
-    schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
-    costs: CostOptions = CostOptions(),  # noqa: B008
-    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008
-    runs: RunCount = RunCount(),  # noqa: B008
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    simulation: SimulationOptions,
+    runs: RunCount,
     gantt: Annotated[
         Path | None,
         file_option("Draw the Timelines one under another on one time axis", GANTT_SUFFIXES),
@@ -71,38 +74,98 @@ def compare(
             "--schedule-file: got it in compare, expected the file as an argument; "
             f"try compare {schedule.schedule_file}"
         )
-    form = "json" if json else form
     names = _names(what or [], schedule, all_schedules)
     timelines = [name for name in names if formats.format_of(name) == formats.TIMELINE_FORMAT]
     if timelines:
         _require_two(timelines, names)
         require_no_simulation(Path(names[0]), schedule, costs, simulation)
-        _compare_timelines([Path(name) for name in names], form, gantt, out or ())
-        return
-    num_runs = simulating.require_runs(runs.num_runs, simulation.jitter)
-    compared = _compared(names, schedule, costs, simulation, num_runs, keep_going=all_schedules)
-    rows = compared.to_rows()
-    details = [prediction.details for prediction in compared.predictions]
+        answer = _compared_timelines([Path(name) for name in names])
+    else:
+        num_runs = simulating.require_runs(runs.num_runs, simulation.jitter)
+        compared = _compared(names, schedule, costs, simulation, num_runs, keep_going=all_schedules)
+        answer = _compared_schedules(compared, costs)
+    answer.write(gantt, out or ())
+    form = "json" if json else form
+    if form == "table":
+        print_results(answer.tables)
+    else:
+        emit(answer.text(".md" if form == "markdown" else f".{form}"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The comparison of several schedules, or of two Timelines.
+
+    Attributes:
+        data: The answer as plain data.
+        rows: The same, a row per schedule or quantity.
+        notes: Cautions about the numbers, a line each.
+        tables: The comparison, formatted for people, with notes, and further tables.
+        timelines: The Timelines of a picture.
+        details: Further facts on each Timeline; empty: none.
+        caption: Caption of a picture.
+    """
+
+    data: dict[str, Any]
+    rows: list[dict[str, CellValue]]
+    notes: Sequence[str]
+    tables: Sequence[Table]
+    timelines: Sequence[Timeline]
+    details: Sequence[RunDetails] = ()
+    caption: str = ""
+
+    def text(self, suffix: str) -> str:
+        """Return the answer in a format of files."""
+        if suffix == ".json":
+            return json_answer("compare", self.data, self.notes)
+        is_for_people = suffix in FORMATS_FOR_PEOPLE
+        return TABLE_FORMATS[suffix]([_for_people(row) for row in self.rows] if is_for_people else self.rows)
+
+    def write(self, gantt: Path | None, out: Sequence[Path]) -> None:
+        """Draw the Timelines, and write the table, into the given files."""
+        drawn = [path for path in out if suffix_of(path) == PAGE]
+        for path in drawn if gantt is None else [gantt, *drawn]:
+            views.draw_gantt(
+                self.timelines, path, caption=self.caption, details=self.details, notes=self.tables[0].lines(())
+            )
+        for path in out:
+            if path not in drawn:
+                emit(self.text(suffix_of(path)), path)
+
+
+def _compared_schedules(compared: ScheduleComparison, costs: CostOptions) -> Answer:
+    predictions, rows = compared.predictions, compared.to_rows()
     notes = merged_notes(
         (prediction.schedule.name, note)
-        for prediction in compared.predictions
+        for prediction in predictions
         for note in doubts_of_prediction(prediction, costs.machines)
     )
-
-    def text(suffix: str) -> str:
-        return json_answer("compare", {"schedules": rows}, notes) if suffix == ".json" else _text(rows, suffix)
-
-    limits = dict.fromkeys(
-        line for prediction in compared.predictions for line in limit_lines(costs.machines, prediction)
+    limits = dict.fromkeys(line for prediction in predictions for line in limit_lines(costs.machines, prediction))
+    shares = costs.shares(*(prediction.schedule for prediction in predictions), named=True)
+    return Answer(
+        {"schedules": rows},
+        rows,
+        notes,
+        [compared.table([*limits, *shares, *notes])],
+        [prediction.timeline for prediction in predictions],
+        [prediction.details for prediction in predictions],
     )
-    shares = costs.shares(*(prediction.schedule for prediction in compared.predictions), named=True)
-    said = compared.table([*limits, *shares, *notes])
-    drawn = [prediction.timeline for prediction in compared.predictions]
-    _write(drawn, text, gantt, out or (), said.lines(()), details=details)
-    if form != "table":
-        emit(text(_suffix_of(form)), None)
-    else:
-        print_result(said)
+
+
+def _compared_timelines(paths: Sequence[Path]) -> Answer:
+    from pipesched.workflows.timelines import compare_runs
+
+    with comparing(paths):
+        compared = compare_runs(paths[0], paths[1])
+    notes, (first, *others) = compared.notes, compared.tables()
+    return Answer(
+        compared.to_dict(),
+        compared.to_rows(),
+        notes,
+        [first.noted(notes), *others],
+        compared.timelines,
+        caption=compared.caption,
+    )
 
 
 def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
@@ -137,50 +200,6 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
         )
 
 
-def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path | None, out: Sequence[Path]) -> None:
-    from pipesched.workflows.timelines import compare_runs
-
-    with comparing(paths):
-        compared = compare_runs(paths[0], paths[1])
-    notes = compared.notes
-
-    def text(suffix: str) -> str:
-        is_data = suffix == ".json"
-        return json_answer("compare", compared.to_dict(), notes) if is_data else _text(compared.to_rows(), suffix)
-
-    said = compared.table().noted(notes)
-    _write(compared.timelines, text, gantt, out, said.lines(()), compared.caption)
-    if form != "table":
-        emit(text(_suffix_of(form)), None)
-    else:
-        print_results([said, *compared.tables()[1:]])
-
-
-def _write(
-    timelines: Sequence[Timeline],
-    text: Callable[[str], str],
-    gantt: Path | None,
-    out: Sequence[Path],
-    notes: Sequence[str],
-    caption: str = "",
-    details: Sequence[RunDetails] = (),
-) -> None:
-    drawn = [path for path in out if suffix_of(path) == PAGE]
-    for path in drawn if gantt is None else [gantt, *drawn]:
-        views.draw_gantt(timelines, path, caption=caption, details=details, notes=notes)
-    for path in out:
-        if path not in drawn:
-            emit(text(suffix_of(path)), path)
-
-
-def _suffix_of(form: CompareFormat) -> str:
-    return ".md" if form == "markdown" else f".{form}"
-
-
-def _text(rows: list[dict[str, CellValue]], suffix: str) -> str:
-    return TABLE_FORMATS[suffix]([_for_people(row) for row in rows] if suffix in FORMATS_FOR_PEOPLE else rows)
-
-
 def _for_people(row: dict[str, CellValue]) -> dict[str, CellValue]:
     """Return a row with both values of two Timelines of a kind under their own names."""
     if "first_name" not in row:
@@ -202,7 +221,7 @@ def _compared(
     from pipesched.profiles import ProfileError
 
     by_name = options_of_each([name for name in names if arguments.named_schedule(name) is not None], options)
-    if by_name and len(by_name) < len(names) and None in (options.stages, options.microbatches):
+    if by_name and len(by_name) < len(names) and None in (options.counts.num_ranks, options.counts.num_microbatches):
         file = next(name for name in names if name not in by_name)
         raise _without_counts(_options_of(file, None, options).load(), file, options)
     sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]
@@ -219,7 +238,8 @@ def _compared(
 
 def _without_counts(schedule: Schedule, file: str, options: ScheduleOptions) -> InputError:
     """Return the error for missing counts, with the counts of a schedule in a file as advice."""
-    counts = {"-p": (options.stages, schedule.num_ranks), "-m": (options.microbatches, schedule.num_microbatches)}
+    given = options.counts
+    counts = {"-p": (given.num_ranks, schedule.num_ranks), "-m": (given.num_microbatches, schedule.num_microbatches)}
     missing = " and ".join(option for option, (given, _) in counts.items() if given is None)
     own = " ".join(f"{option} {count}" for option, (_, count) in counts.items())
     return InputError(f"compare: {missing} missing; try {own}, as {file} has")

@@ -33,11 +33,12 @@ _MOST_COLUMNS = 10_000
 
 @grouped
 def gantt(
+    *,
     schedule: ScheduleOptions,
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Annotated[Path | None, out_option("Draw a picture, or a page to zoom in", GANTT_SUFFIXES)] = None,
-    chart: ChartOptions = ChartOptions(),  # noqa: B008 -- frozen
+    chart: ChartOptions,
     columns: Annotated[
         int | None,
         typer.Option(
@@ -52,7 +53,7 @@ def gantt(
         str | None,
         typer.Option(rich_help_panel=OUTPUT, help="Width x height of the picture in inches, as 7x3; with --out."),
     ] = None,
-    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
+    simulation: SimulationOptions,
 ) -> None:
     """Draw Timelines, one under another on one time axis (.png, .svg, .pdf, .html), or as text.
 
@@ -101,11 +102,12 @@ def _sized(chart: ChartOptions, size: str | None) -> ChartOptions:
 
 @grouped
 def trace(
+    *,
     schedule: ScheduleOptions,
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Annotated[Path | None, out_option("Write the trace", JSON)] = None,
-    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
+    simulation: SimulationOptions,
 ) -> None:
     """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters.
 

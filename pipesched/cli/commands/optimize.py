@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 @grouped
 def optimize(
+    *,
     schedule: ScheduleOptions,
     costs: CostOptions,
-    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
-    asked: OptimizeSettings = OptimizeSettings(),  # noqa: B008
+    network: NetworkOptions,
+    asked: OptimizeSettings,
     gantt: Annotated[Path | None, file_option("Draw the result", GANTT_SUFFIXES)] = None,
     json: Json = False,
     out: Annotated[

@@ -17,7 +17,7 @@ from pipesched.cli.output.notes import doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import check_outputs, emit, print_answer
 from pipesched.cli.terminal import complain, json_answer, print_json
 from pipesched.profiles import partitioning
-from pipesched.questions import NumDevices, PartitionSettings, ProfiledSize, TrainerName
+from pipesched.questions import NumDevices, PartitionSettings, ProfiledSize, ScheduleCounts, TrainerName
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator.analysis import readable_bytes
@@ -108,6 +108,7 @@ def _schedule(result: PartitionedModel, out: Path | None) -> str:
 
 @grouped
 def export(
+    *,
     trainer: Annotated[TrainerName, typer.Argument(help="Trainer: torchtitan, megatron or deepspeed.")],
     schedule: ScheduleOptions,
     partition: Annotated[
@@ -165,7 +166,9 @@ def _require_told(trainer: TrainerName, name: str) -> None:
     from pipesched.schedules import ScheduleError
 
     try:
-        schedule_spec = ScheduleOptions(schedule=name, stages=2, microbatches=4).schedule_spec()
+        schedule_spec = ScheduleOptions(
+            schedule=name, counts=ScheduleCounts(num_ranks=2, num_microbatches=4)
+        ).schedule_spec()
         setting = exporting.PipelineSetting(schedule_spec=schedule_spec, partition=(), microbatch_size=1)
         exporting.export_setting(replace(setting, partition=(2,) * setting.lists.num_stages), trainer)
     except (ArgumentError, ScheduleError) as error:

@@ -13,7 +13,7 @@ import pipesched
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import RunCostOptions, run_files
 from pipesched.cli.options.option_groups import Json, grouped, out_option
-from pipesched.cli.options.torch_options import ModelName, ModelOption, model_of, require_device, require_gpu
+from pipesched.cli.options.torch_options import ModelChoice, require_device, require_gpu
 from pipesched.cli.options.values import parse_bytes
 from pipesched.cli.output.notes import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
@@ -51,14 +51,14 @@ class GpuOptions(EstimateSettings):
 
 @grouped
 def profile(
-    given: ModelName = None,
-    model: ModelOption = None,
+    *,
+    model: ModelChoice,
     runs: Annotated[
         str | None, typer.Option("--from", help="Measured Timelines, run.json,run2.json, in place of MODEL.")
     ] = None,
-    layers: LayerOptions = LayerOptions(),
-    estimate: GpuOptions = GpuOptions(),
-    known: RunCostOptions = RunCostOptions(),  # noqa: B008
+    layers: LayerOptions,
+    estimate: GpuOptions,
+    known: RunCostOptions,
     stages: Annotated[
         bool, typer.Option("--stages", help="Write costs of stages, with hand-over, also for runs with a profile.")
     ] = False,
@@ -75,10 +75,10 @@ def profile(
     """
     meter, notes = LoadMeter(), list[str]()
     check_outputs((out, JSON))
-    model = model_of(given, model)
-    is_table = model is None and runs is None and known.layer_costs is not None
-    if (model is None) == (runs is None) and not is_table:
-        got = "none" if model is None else "both"
+    name = model.name
+    is_table = name is None and runs is None and known.layer_costs is not None
+    if (name is None) == (runs is None) and not is_table:
+        got = "none" if name is None else "both"
         raise InputError(f"profile: got {got} of MODEL and --from, expected one; try 'pipesched profile gpt'")
     if input_share is not None and not is_table:
         raise InputError("--input-share: got it without a table of layers, expected --layer-costs alone; leave it out")
@@ -87,13 +87,13 @@ def profile(
         measured = _of_table(known, layers, estimate, stages, input_share)
     elif runs is None:
         _require_unused("--from", known == RunCostOptions() and not stages, "of runs")
-        assert model is not None
+        assert name is not None
         if estimate.gpu is None:
             _require_unused("--gpu", estimate == GpuOptions(), "of how layers are estimated")
             notes = busy_machine(meter.others(), layers.companions + 1) if layers.device == "cpu" else []
-            measured = _measured(model, layers)
+            measured = _measured(name, layers)
         else:
-            measured = _estimated(model, layers, estimate)
+            measured = _estimated(name, layers, estimate)
     else:
         _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
         _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
@@ -150,9 +150,10 @@ def _estimated(model: str, options: LayerOptions, estimate: GpuOptions) -> Profi
 
 @grouped
 def profile_links(
+    *,
     out: Annotated[Path, out_option("Write the cluster", JSON)],
     num_ranks: NumRanks = 2,
-    settings: LinkSettings = LinkSettings(),  # noqa: B008 -- frozen
+    settings: LinkSettings,
     sizes: Annotated[
         str | None, typer.Option(help="Sizes of the messages, as 1KiB,256KiB (default: 1 KiB to 4 MiB).")
     ] = None,

@@ -14,7 +14,9 @@ from pipesched.cli.options.option_groups import Json, file_option, grouped, out_
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, print_answer, write_timeline
 from pipesched.cli.terminal import progress_bar, simulating
+from pipesched.questions import ImportSettings
 from pipesched.schedules import formats
+from pipesched.schedules.common import values_of
 from pipesched.simulator import views
 from pipesched.simulator.views import GANTT_SUFFIXES
 from pipesched.workflows import arguments, timeline_notes, timelines
@@ -22,8 +24,9 @@ from pipesched.workflows import arguments, timeline_notes, timelines
 
 @grouped
 def replay(
+    *,
     file: Annotated[Path, typer.Argument(help="Timeline of a run (JSON).")],
-    costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
+    costs: CostOptions,
     gantt: Annotated[
         Path | None,
         file_option("Draw the prediction, or without costs the replay, over the run", GANTT_SUFFIXES),
@@ -54,22 +57,12 @@ def replay(
 
 @grouped
 def import_run(
+    *,
     schedule: ScheduleOptions,
     files: Annotated[
         list[Path], typer.Argument(help="Chrome traces (.json, .json.gz): one per rank, or one of all ranks.")
     ],
-    pattern: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Names of passes: a regular expression with groups phase, stage, microbatch (default: known names)."
-        ),
-    ] = None,
-    step: Annotated[
-        int | None, typer.Option(help="ProfilerStep to read, or the k-th step from 0 (default: the last whole).", min=0)
-    ] = None,
-    same_clock: Annotated[
-        bool, typer.Option("--same-clock", help="All ranks ran on one host: do not align their clocks.")
-    ] = False,
+    asked: ImportSettings,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the measured Timeline", TIMELINE)] = None,
 ) -> None:
@@ -81,9 +74,7 @@ def import_run(
     check_outputs((out, TIMELINE))
     lists = None if schedule == ScheduleOptions() else schedule.load()
     with progress_bar("reading traces") as tick:
-        result = timelines.import_traces(
-            files, patterns=pattern or (), schedule=lists, step=step, has_one_clock=same_clock, progress=tick
-        )
+        result = timelines.import_traces(files, schedule=lists, **values_of(asked), progress=tick)
     notes = timeline_notes(result.timeline)
     said = result.table().noted(notes)
     if out is not None:

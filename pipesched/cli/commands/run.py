@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.machine_options import SlowOption, with_slow_parts
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.torch_options import ModelOption, TrustModel, model_of, planned_model, require_device
+from pipesched.cli.options.torch_options import ModelChoice, TrustModel, planned_model, require_device
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, print_answer, write_timeline
 from pipesched.cli.terminal import progress_bar
@@ -30,38 +31,84 @@ if TYPE_CHECKING:
     from pipesched.workflows.arguments import ScheduleSource
 
 
-@grouped
-def run(
-    schedule: ScheduleOptions,
-    costs: CostOptions,
-    options: MeasureSettings = MeasureSettings(),  # noqa: B008 -- frozen
-    emulation: EmulationSettings = EmulationSettings(),  # noqa: B008
-    faults: FaultSettings = FaultSettings(),  # noqa: B008
+@dataclass(frozen=True, kw_only=True)
+class EmulatedModel(ModelChoice):
+    """The model to run, if costs are not emulated."""
+
     given: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="Model to run, as for 'profile'; none: emulate the costs."),
-    ] = None,
-    model: ModelOption = None,
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutputs:
+    """The files and the form of the output."""
+
+    job: Annotated[Path | None, file_option("Write only the job (.json), for 'torchrun ... -m pipesched.executor'")] = (
+        None
+    )
+    json: Json = False
+    out: Annotated[Path | None, out_option("Write the measured Timeline", TIMELINE)] = None
+
+
+@grouped
+def run(
+    *,
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    options: MeasureSettings,
+    emulation: EmulationSettings,
+    faults: FaultSettings,
+    model: EmulatedModel,
     trust_model: TrustModel = False,
     slow: SlowOption = None,
-    job: Annotated[
-        Path | None, file_option("Write only the job (.json), for 'torchrun ... -m pipesched.executor'")
-    ] = None,
-    json: Json = False,
-    out: Annotated[Path | None, out_option("Write the measured Timeline", TIMELINE)] = None,
+    outputs: RunOutputs,
 ) -> None:
     """Run the op lists, one process per rank, and write the measured Timeline (--out).
 
     Exits with 1 if a device exceeds --memory-limit, and with 3 if a rank fails.
     """
-    meter, notes = LoadMeter(), list[str]()
-    check_outputs((out, TIMELINE), (job, JSON))
-    if job is not None and out is not None:
+    meter, job = LoadMeter(), outputs.job
+    check_outputs((outputs.out, TIMELINE), (job, JSON))
+    if job is not None and outputs.out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
-    model = model_of(given, model)
+    name = model.name
     plan = schedule.read_plan()
-    if plan is not None and (model is not None or not costs.are_given):
-        model = planned_model(plan, model, "--model", trusts=trust_model)
+    if plan is not None and (name is not None or not costs.are_given):
+        name = planned_model(plan, name, "--model", trusts=trust_model)
+    limit = _limit_bytes(costs, name, slow or (), job)
+    source = schedule.source()
+    loaded, stages = source.schedule, _stages(source, costs, options, name, slow or ())
+    asked = values_of(options) | values_of(emulation) | values_of(faults)
+    if name is None:
+        asked["compression"] = None  # the setup has it
+    else:
+        asked |= {"profile": costs.profile} | values_of(costs, CutSettings)
+    if job is not None:
+        emit(launch.job_to_json(measuring.run_job(source, stages, **asked)), job)
+        return
+    require_device(options.device)
+    computes = name is not None or emulation.how == "busy"
+    notes = doubts_of_machine(loaded.num_ranks, options, meter) if computes else busy_machine(meter.others(), 1)
+    measure = pipesched.run  # loads torch, which may be missing, before a process is started
+    fork_client.prepare(options.device)
+    with progress_bar(f"running {loaded.name}") as tick:
+        result = measure(source, stages, **asked, progress=tick)
+    notes += result.notes
+    judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
+    measured, *others = result.tables()
+    said = [measured.noted([*judged, *costs.shares(loaded), *notes]), *others]
+    if outputs.out is not None:
+        details = views.RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
+        write_timeline(result.timeline, outputs.out, details, [line for table in said for line in table.lines(())])
+    data = result.to_dict() | {"stage_share": costs.stage_share(loaded)}
+    print_answer("run", data, notes, said, is_json=outputs.json)
+    require_fits(result.metrics, limit)
+
+
+def _limit_bytes(costs: CostOptions, model: str | None, slow: Sequence[str], job: Path | None) -> int | None:
+    """Return the memory limit of every device [bytes], or None without one; refuse conditions that a run has not."""
     if costs.machines.are_given and model is not None:
         raise InputError(
             "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "
@@ -75,32 +122,7 @@ def run(
             "--memory-limit: got it for ranks that hold nothing or are not run, expected --model without --job; leave "
             "it out, or see 'pipesched simulate'"
         )
-    source = schedule.source()
-    loaded, stages = source.schedule, _stages(source, costs, options, model, slow or ())
-    asked = values_of(options) | values_of(emulation) | values_of(faults)
-    if model is None:
-        asked["compression"] = None  # the setup has it
-    else:
-        asked |= {"profile": costs.profile} | values_of(costs, CutSettings)
-    if job is not None:
-        emit(launch.job_to_json(measuring.run_job(source, stages, **asked)), job)
-        return
-    require_device(options.device)
-    computes = model is not None or emulation.how == "busy"
-    notes = doubts_of_machine(loaded.num_ranks, options, meter) if computes else busy_machine(meter.others(), 1)
-    measure = pipesched.run  # loads torch, which may be missing, before a process is started
-    fork_client.prepare(options.device)
-    with progress_bar(f"running {loaded.name}") as tick:
-        result = measure(source, stages, **asked, progress=tick)
-    notes += result.notes
-    judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
-    measured, *others = result.tables()
-    said = [measured.noted([*judged, *costs.shares(loaded), *notes]), *others]
-    if out is not None:
-        details = views.RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
-        write_timeline(result.timeline, out, details, [line for table in said for line in table.lines(())])
-    print_answer("run", result.to_dict() | {"stage_share": costs.stage_share(loaded)}, notes, said, is_json=json)
-    require_fits(result.metrics, limit)
+    return limit
 
 
 def _stages(

@@ -37,6 +37,7 @@ _SUFFIXES: dict[ListFormat | None, tuple[str, ...]] = {None: _ANY, ListFormat.GR
 
 @grouped
 def show(
+    *,
     schedule: ScheduleOptions,
     format: Annotated[  # noqa: A002 -- the option's name
         ListFormat | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -18,17 +18,18 @@ from pipesched.cli.options.values import time_s
 from pipesched.cli.output.notes import doubts_of_prediction, end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, TIMELINE, check_outputs, emit, print_answer, write_timeline
 from pipesched.cli.terminal import progress_bar, simulating
-from pipesched.questions import SimulateSettings
-from pipesched.schedules.common import values_of
+from pipesched.questions import GoodputQuestion, SimulateSettings
+from pipesched.schedules.common import declared, values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import analysis, views
 
 if TYPE_CHECKING:
-    from pipesched.workflows.simulating import Goodput
+    from pipesched.workflows.simulating import Goodput, Simulation
 
 
+_GOODPUT = declared(GoodputQuestion)
 _PER_DEVICE = "/device"
-_EXAMPLES = {"--restart": "120s", "--checkpoint": "20s", "--steps": "10000"}
+_EXAMPLES = {"restart_s": "--restart 120s", "checkpoint_s": "--checkpoint 20s", "num_steps": "--steps 10000"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +44,34 @@ class FailureOptions:
             "job, or 20000h/device."
         ),
     ] = None
-    restart: Annotated[str | None, typer.Option(help="Time from a failure to the first step after it: 120s.")] = None
-    checkpoint: Annotated[str | None, typer.Option(help="Time that a checkpoint blocks the training: 20s.")] = None
-    steps: Annotated[int | None, typer.Option(help="Steps of the training.", min=1, max=10**9)] = None
-    checkpoint_every: Annotated[
-        int | None, typer.Option(help="Steps between two checkpoints, for comparison with the best interval.", min=1)
-    ] = None
+    restart_s: Annotated[float | None, _GOODPUT["restart_s"].description] = None
+    checkpoint_s: Annotated[float | None, _GOODPUT["checkpoint_s"].description] = None
+    num_steps: Annotated[int | None, _GOODPUT["num_steps"].description] = None
+    checkpoint_every: Annotated[int | None, _GOODPUT["checkpoint_every"].description] = None
 
     def require_whole(self) -> None:
-        """Refuse some of the options without the others, and invalid times.
+        """Refuse some of the options without the others, and an invalid time between failures.
 
         Raises:
             InputError: An option is missing or invalid.
         """
-        needed = {"--restart": self.restart, "--checkpoint": self.checkpoint, "--steps": self.steps}
+        given = [name for name, value in values_of(self).items() if value is not None]
         if self.fail_every is None:
-            given = {**needed, "--checkpoint-every": self.checkpoint_every}
-            alone = next((option for option, value in given.items() if value is not None), None)
-            if alone is not None:
-                raise InputError(f"{alone}: got it without --fail-every, expected both; add --fail-every 3h")
+            if given:
+                option = declared(FailureOptions)[given[0]].option
+                raise InputError(f"{option}: got it without --fail-every, expected both; add --fail-every 3h")
             return
-        missing = [option for option, value in needed.items() if value is None]
-        if missing:
-            added = " ".join(f"{option} {_EXAMPLES[option]}" for option in missing)
-            raise InputError(f"--fail-every: got it without {', '.join(missing)}, expected them too; add {added}")
-        self._times_s(num_devices=1)
+        added = [example for name, example in _EXAMPLES.items() if name not in given]
+        if added:
+            missing = ", ".join(example.split()[0] for example in added)
+            raise InputError(f"--fail-every: got it without {missing}, expected them too; add {' '.join(added)}")
+        self._fail_every_s(self.fail_every)
 
-    def goodput(self, step_s: float, num_devices: int, seed: int) -> Goodput | None:
+    def goodput(self, result: Simulation, seed: int) -> Goodput | None:
         """Return the goodput of a training, or None without the options of failures.
 
         Args:
-            step_s: Seconds of a step.
-            num_devices: Devices of the job.
+            result: The simulation of a step.
             seed: Seed of the failures.
 
         Raises:
@@ -83,32 +80,31 @@ class FailureOptions:
         """
         if self.fail_every is None:
             return None
-        from pipesched.workflows.simulating import goodput
-
-        assert self.steps is not None, "it is whole"
-        return goodput(
-            step_s, self.steps, checkpoint_every=self.checkpoint_every, seed=seed, **self._times_s(num_devices)
+        num_devices = len(result.timeline.devices) if self.fail_every.strip().endswith(_PER_DEVICE) else 1
+        return pipesched.goodput(
+            result.step_s,
+            fail_every_s=self._fail_every_s(self.fail_every),
+            num_devices=num_devices,
+            seed=seed,
+            **values_of(self),
         )
 
-    def _times_s(self, num_devices: int) -> dict[str, Any]:
-        text = (self.fail_every or "").strip()
-        fail_every_s = time_s(text.removesuffix(_PER_DEVICE), "--fail-every", "3h, or 20000h/device")
-        if not fail_every_s:
-            raise InputError(f"--fail-every: got {text}, expected a time above 0; try --fail-every 3h")
-        return {
-            "fail_every_s": fail_every_s / (num_devices if text.endswith(_PER_DEVICE) else 1),
-            "restart_s": time_s(self.restart or "", "--restart", _EXAMPLES["--restart"]),
-            "checkpoint_s": time_s(self.checkpoint or "", "--checkpoint", _EXAMPLES["--checkpoint"]),
-        }
+    @staticmethod
+    def _fail_every_s(text: str) -> float:
+        seconds = time_s(text.strip().removesuffix(_PER_DEVICE), "--fail-every", "3h, or 20000h/device")
+        if not seconds:
+            raise InputError(f"--fail-every: got {text.strip()}, expected a time above 0; try --fail-every 3h")
+        return seconds
 
 
 @grouped
 def simulate(
+    *,
     schedule: ScheduleOptions,
     costs: CostOptions,
     failures: FailureOptions,
-    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
-    asked: SimulateSettings = SimulateSettings(),  # noqa: B008
+    simulation: SimulationOptions,
+    asked: SimulateSettings,
     timeline: Annotated[Path | None, file_option("Write the Timeline, as --out", TIMELINE)] = None,
     memory: Annotated[Path | None, file_option("Write the memory of every device over time", CSV)] = None,
     json: Json = False,
@@ -132,7 +128,7 @@ def simulate(
     with simulating(source.schedule) if asked.num_runs == 1 else progress_bar("simulating") as tick:
         result = pipesched.simulate(source, setup, **values_of(asked), progress=tick or (lambda share: None))  # noqa: ARG005
         data = result.to_dict()  # which works out memory and pace
-        goodput = failures.goodput(result.step_s, len(result.timeline.devices), simulation.seed)
+        goodput = failures.goodput(result, simulation.seed)
     if goodput is not None:
         data["goodput"] = goodput.to_dict()
     notes = doubts_of_prediction(result, costs.machines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,11 +18,9 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions, options_of_each, schedule_names
 from pipesched.cli.options.torch_options import (
-    ModelName,
-    ModelOption,
+    ModelChoice,
     TrustModel,
     load_model,
-    model_of,
     planned_model,
     require_device,
 )
@@ -52,29 +50,63 @@ if TYPE_CHECKING:
     from pipesched.workflows.training import Training, TrainingForecast, TrainingResult
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainOutputs:
+    """The files and the form of the output."""
+
+    job: Annotated[Path | None, file_option("Write only the job (.json), for 'torchrun ... -m pipesched.executor'")] = (
+        None
+    )
+    log: Annotated[Path | None, file_option("Write loss and accuracy of every step, a line each: .jsonl")] = None
+    plot: Annotated[Path | None, file_option("Draw the losses against steps and predicted time", FIGURE_SUFFIXES)] = (
+        None
+    )
+    json: Json = False
+    out: Annotated[Path | None, out_option("Write the table", TABLE)] = None
+
+    def require_possible(self, options: TrainSettings, limit: str | None) -> None:
+        """Refuse files that cannot be written, and outputs and options that --job excludes.
+
+        Args:
+            options: The settings of the run, with the file of the weights.
+            limit: The memory limit, as it was given.
+
+        Raises:
+            InputError: An output or option is refused.
+        """
+        export = None if options.export is None else Path(options.export)
+        check_outputs(
+            (self.job, JSON),
+            (self.log, (".jsonl",)),
+            (export, (".safetensors",)),
+            (self.plot, FIGURE_SUFFIXES),
+            (self.out, TABLE),
+        )
+        if self.job is None:
+            return
+        if any(output is not None for output in (self.log, export, self.plot, self.out)):
+            raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
+        if limit is not None:
+            raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
+        if options.restarts:
+            raise InputError("--job: got --restarts too, expected none: torchrun has restarts of its own; leave it out")
+
+
 @grouped
 def train(
     context: typer.Context,
+    *,
     schedule: ScheduleOptions,
     costs: CostOptions,
-    options: TrainSettings = TrainSettings(),  # noqa: B008 -- frozen
-    given: ModelName = None,
-    model: ModelOption = None,
+    options: TrainSettings,
+    model: ModelChoice,
     trust_model: TrustModel = False,
     compare: Annotated[
         str | None,
         typer.Option(help="Schedules to compare, as gpipe,pipedream, from the same weights, on the same samples."),
     ] = None,
     target_loss: Annotated[float | None, typer.Option(help="Target of the training loss.")] = None,
-    job: Annotated[
-        Path | None, file_option("Write only the job (.json), for 'torchrun ... -m pipesched.executor'")
-    ] = None,
-    log: Annotated[Path | None, file_option("Write loss and accuracy of every step, a line each: .jsonl")] = None,
-    plot: Annotated[
-        Path | None, file_option("Draw the losses against steps and predicted time", FIGURE_SUFFIXES)
-    ] = None,
-    json: Json = False,
-    out: Annotated[Path | None, out_option("Write the table", TABLE)] = None,
+    outputs: TrainOutputs,
 ) -> None:
     """Train MODEL, all ranks in this process unless --distributed, and predict the wall time on real ranks.
 
@@ -83,73 +115,86 @@ def train(
     reported with step and loss. Exits with 0, also after divergence; with 1 if a run would exceed --memory-limit; with
     75 if SIGTERM or SIGUSR1 ended it after a checkpoint.
     """
-    has_checkpoints = job is None and (options.checkpoint is not None or options.resume is not None)
+    has_checkpoints = outputs.job is None and (options.checkpoint is not None or options.resume is not None)
     context.with_resource(launch.pause_requests(has_checkpoints=has_checkpoints))  # also heard while costs are measured
 
-    meter, export = LoadMeter(), None if options.export is None else Path(options.export)
-    check_outputs((job, JSON), (log, (".jsonl",)), (export, (".safetensors",)), (plot, FIGURE_SUFFIXES), (out, TABLE))
+    meter = LoadMeter()
+    outputs.require_possible(options, costs.machines.memory_limit)
     if target_loss is not None and not math.isfinite(target_loss):
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
-    if job is not None:
-        _require_alone([log, export, plot, out], options, costs.machines.memory_limit)
-    asked = _asked(schedule, model_of(given, model), trust_model, compare, costs, options)
+    asked = _asked(schedule, model.name, trust_model, compare, costs, options)
     asked.require_possible()
-    if job is not None:
+    if outputs.job is not None:
         if len(asked.schedules) != 1:
             raise InputError(f"--job: got {len(asked.schedules)} schedules, expected one; write a job for each")
-        emit(launch.job_to_json(asked.job().spec), job)
+        emit(launch.job_to_json(asked.job().spec), outputs.job)
         return
-    from pipesched.workflows.training import forecast_table, require_trainable, trained_table
+    from pipesched.workflows.training import require_trainable
 
     require_device(options.device)
     require_trainable(options)
     trainings, origin = asked.predicted()
+    notes = _notes_before(trainings, options, meter)
+    if options.is_distributed:
+        fork_client.prepare(options.device)
+    results = list(_train(trainings, outputs.log))
+    _leave_if_paused(results[0], trainings[0])
+    if options.export is not None and results[0].diverged_at is not None:
+        notes.append(f"{options.export} was not written: the run diverged")
+    _write(results, outputs, asked, target_loss)
+    if outputs.json:
+        outcomes = [result.summary(target_loss).to_row() for result in results]
+        ahead = {name: asdict(trials) for name, trials in _ahead(results).items()}
+        data = {"model": asked.model.name, "costs": origin, "runs": outcomes} | ({"ahead": ahead} if ahead else {})
+        print_json("train", data, notes)
+    else:
+        limits = dict.fromkeys(line for result in results for line in _limit_lines(costs, result.forecast))
+        _print(results, "; ".join([origin, *limits]), target_loss, notes)
+
+
+def _notes_before(trainings: Sequence[Training], options: TrainSettings, meter: LoadMeter) -> list[str]:
+    """Return the notes on runs and this machine; end the command if a run would not fit into its memory."""
     forecasts = [training.forecast for training in trainings if training.forecast is not None]
-    checkpoints = trainings[0].checkpoints
     _require_fitting(forecasts)
     judged = ((forecast.cluster, forecast.rank_to_device, forecast.costs.has_bytes) for forecast in forecasts)
     notes = list(dict.fromkeys(note for parts in judged for note in unjudged_limit(*parts)))
-    notes += _steps_before(checkpoints)
+    notes += _steps_before(trainings[0].checkpoints)
     if options.is_distributed:
         num_ranks = max(len(forecast.rank_to_device) for forecast in forecasts)
         notes += doubts_of_machine(num_ranks, options, meter)
-        fork_client.prepare(options.device)
-    results = list(_train(trainings, log))
-    _leave_if_paused(results[0], trainings[0])
-    notes += [] if export is None or results[0].diverged_at is None else [f"{export} was not written: the run diverged"]
+    return notes
+
+
+def _print(results: Sequence[TrainingResult], costs: str, target_loss: float | None, notes: Sequence[str]) -> None:
+    """Print the tables of what was measured and predicted, the notes, and the chosen advance of the forwards."""
+    from pipesched.workflows.training import forecast_table, trained_table
+
     outcomes = [result.summary(target_loss) for result in results]
-    if plot is not None:
-        title = f"{asked.model.name}, {options.optimizer}, lr {options.lr:g}"
-        views.save_figure(
-            lambda: views.learning_curve_figure([result.curve for result in results], title, target_loss), plot
-        )
-    if out is not None:
-        emit(TABLE_FORMATS[suffix_of(out)]([outcome.to_row() for outcome in outcomes]), out)
-    ahead = {result.schedule: result.trained.ahead for result in results if result.trained.ahead is not None}
-    if json:
-        data: dict[str, object] = {
-            "model": asked.model.name,
-            "costs": origin,
-            "runs": [outcome.to_row() for outcome in outcomes],
-        }
-        data |= {"ahead": {name: asdict(trials) for name, trials in ahead.items()}} if ahead else {}
-        print_json("train", data, notes)
-        return
-    limits = dict.fromkeys(line for forecast in forecasts for line in _limit_lines(costs, forecast))
-    told = forecast_table(outcomes, "; ".join([origin, *limits]), target_loss)
-    print_results((trained_table(outcomes, target_loss), told))
+    print_results((trained_table(outcomes, target_loss), forecast_table(outcomes, costs, target_loss)))
     print_lines(notes)
-    _print_ahead(ahead)
+    for name, ahead in _ahead(results).items():
+        tried = ", ".join(f"{trial.advance}: {readable_s(trial.seconds)}" for trial in ahead.trials) or "nothing"
+        print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
 
 
-def _require_alone(outputs: Sequence[Path | None], options: TrainSettings, limit: str | None) -> None:
-    """Refuse other outputs, restarts and predictions beside --job."""
-    if any(output is not None for output in outputs):
-        raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
-    if limit is not None:
-        raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
-    if options.restarts:
-        raise InputError("--job: got --restarts too, expected none: torchrun has restarts of its own; leave it out")
+def _ahead(results: Sequence[TrainingResult]) -> dict[str, AdvanceTrials]:
+    """Return the trials of the advance of the forwards, by schedule."""
+    return {result.schedule: result.trained.ahead for result in results if result.trained.ahead is not None}
+
+
+def _write(
+    results: Sequence[TrainingResult], outputs: TrainOutputs, asked: TrainingOptions, target_loss: float | None
+) -> None:
+    """Draw the losses, and write the table, as asked."""
+    if outputs.plot is not None:
+        title = f"{asked.model.name}, {asked.settings.optimizer}, lr {asked.settings.lr:g}"
+        views.save_figure(
+            lambda: views.learning_curve_figure([result.curve for result in results], title, target_loss),
+            outputs.plot,
+        )
+    if outputs.out is not None:
+        rows = [result.summary(target_loss).to_row() for result in results]
+        emit(TABLE_FORMATS[suffix_of(outputs.out)](rows), outputs.out)
 
 
 def _asked(
@@ -193,21 +238,15 @@ def _steps_before(checkpoints: CheckpointSettings | None) -> list[str]:
     return [] if start is None else [f"went on from {start}: the steps up to it were taken before"]
 
 
-def _limit_lines(costs: CostOptions, forecast: TrainingForecast) -> list[str]:
+def _limit_lines(costs: CostOptions, forecast: TrainingForecast | None) -> list[str]:
     """Return the lines on the memory limit of a run."""
+    assert forecast is not None, "it has costs"
     return device_limit_lines(
         costs.machines, forecast.cluster, forecast.rank_to_device, has_bytes=forecast.costs.has_bytes
     )
 
 
-def _print_ahead(trials: Mapping[str, AdvanceTrials]) -> None:
-    """Print the chosen advance of the forwards, and the trials."""
-    for name, ahead in trials.items():
-        tried = ", ".join(f"{trial.advance}: {readable_s(trial.seconds)}" for trial in ahead.trials) or "nothing"
-        print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
-
-
-def _require_fitting(forecasts: list[TrainingForecast]) -> None:
+def _require_fitting(forecasts: Sequence[TrainingForecast]) -> None:
     """End the command if a run would not fit into the memory of the machines."""
     over = [
         f"{forecast.run.name}: {readable_reason(str(forecast.over))}"

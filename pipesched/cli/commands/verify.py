@@ -13,7 +13,7 @@ from pipesched.cli.errors import NEGATIVE, InputError
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import Json, grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions, schedule_names
-from pipesched.cli.options.torch_options import ModelName, ModelOption, model_of, require_device
+from pipesched.cli.options.torch_options import ModelChoice, require_device
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, require_fits
 from pipesched.cli.output.output_files import PAGE, check_outputs, print_answer, write_timeline
 from pipesched.cli.terminal import complain, progress_bar
@@ -35,11 +35,11 @@ _LONGEST_STEM = 100
 
 @grouped
 def verify(
+    *,
     schedule: ScheduleOptions,
     costs: CostOptions,
-    options: MeasureSettings = MeasureSettings(),  # noqa: B008 -- frozen
-    given: ModelName = None,
-    model: ModelOption = None,
+    options: MeasureSettings,
+    model: ModelChoice,
     rounds: NumRounds = None,
     precision: RoundPrecision = None,
     json: Json = False,
@@ -54,8 +54,8 @@ def verify(
     if the loss of the run differs from the un-pipelined model, or --memory-limit is exceeded. If one of several
     schedules fails, the results of the schedules before it are still printed.
     """
-    model = model_of(given, model)
-    if model is None:
+    name = model.name
+    if name is None:
         raise InputError("verify: got no MODEL, expected one; try 'pipesched verify mlp -p 2 -m 4'")
     if rounds is not None and costs.profile is not None:
         raise InputError("--rounds: got --profile too, expected none: each round measures its own; leave one out")
@@ -70,13 +70,13 @@ def verify(
     verified: list[Verification | RoundsVerification] = []
     try:
         if rounds is None:
-            with progress_bar(f"verifying {model}") as tick:
+            with progress_bar(f"verifying {name}") as tick:
                 pipesched.verify(
-                    model, schedules, **asked, profile=costs.profile, progress=tick, on_verified=verified.append
+                    name, schedules, **asked, profile=costs.profile, progress=tick, on_verified=verified.append
                 )
         else:
-            with progress_bar(f"{rounds} rounds of {model}") as tick:
-                several = pipesched.verify_rounds(model, schedules, rounds, **asked, precision=precision, progress=tick)
+            with progress_bar(f"{rounds} rounds of {name}") as tick:
+                several = pipesched.verify_rounds(name, schedules, rounds, **asked, precision=precision, progress=tick)
             verified.append(several)
     finally:
         if verified:
@@ -100,7 +100,7 @@ def _schedules(options: ScheduleOptions) -> list[Schedule]:
     names = schedule_names(options.schedule or "gpipe,1f1b")
     if not names:
         raise InputError(f"--schedule: got {options.schedule!r}, expected names; try gpipe,1f1b")
-    return [options.build(name) for name in names]
+    return [options.built(name).schedule for name in names]
 
 
 def _check_options(costs: CostOptions, options: MeasureSettings, out: Path | None) -> None:

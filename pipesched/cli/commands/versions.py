@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 @grouped
 def versions(
+    *,
     schedule: ScheduleOptions,
     weights: Annotated[
         str | None, typer.Option(help="Sizes of the stages' weights, for the stale share: 10,20,30.")
@@ -39,7 +40,7 @@ def versions(
 ) -> None:
     """Show versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length."""
     check_outputs((plot, FIGURE_SUFFIXES))
-    loaded = schedule.load_generated()
+    loaded = schedule.source(is_held=False).schedule
     sizes = None if weights is None else [number(size, "--weights") for size in weights.split(",")]
     with progress_bar("reading the lists") as tick:
         report = pipesched.versions(loaded, weights=sizes, progress=tick)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,35 +24,50 @@ from pipesched.questions import WhatIfSettings
 from pipesched.schedules.common import values_of
 from pipesched.simulator import views
 from pipesched.simulator.views import GANTT_SUFFIXES
-from pipesched.workflows import arguments, measuring
+from pipesched.workflows import measuring
 
 if TYPE_CHECKING:
-    from pipesched.schedules import Schedule
     from pipesched.workflows.measuring import RunsArgument
 
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?"
 
 
-@grouped
-def what_if(
-    run: Annotated[str, typer.Argument(help="Measured Timeline; further ones, as run.json,other.json, add costs.")],
-    schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
+@dataclass(frozen=True, kw_only=True)
+class ChangeOptions:
+    """Options for other links, other speeds, and the machines of the run."""
+
     link: Annotated[
         str | None,
         typer.Option(help="Other links: bandwidth=x2, latency=x0.5, or latency=10us,bandwidth=10GB/s."),
-    ] = None,
+    ] = None
     slow: Annotated[
         list[str] | None,
         typer.Option(help="Straggler, device=3,factor=1.2, or slow link, link=0-1,factor=2; repeatable."),
-    ] = None,
+    ] = None
     heal: Annotated[
         list[int] | None, typer.Option(help="Slow device of the run that becomes as fast as its peers; repeatable.")
-    ] = None,
+    ] = None
     cluster: Annotated[
         Path | None, typer.Option(help="Machines of the run (JSON; default: message times from the run).")
-    ] = None,
-    known: RunCostOptions = RunCostOptions(),  # noqa: B008
-    settings: WhatIfSettings = WhatIfSettings(),  # noqa: B008
+    ] = None
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as keywords of `pipesched.what_if`.
+
+        Raises:
+            InputError: A text is no change.
+        """
+        return {**_links(self.link), **_slow(self.slow or ()), "heal": self.heal or (), "cluster": self.cluster}
+
+
+@grouped
+def what_if(
+    run: Annotated[str, typer.Argument(help="Measured Timeline; further ones, as run.json,other.json, add costs.")],
+    *,
+    schedule: ScheduleOptions,
+    change: ChangeOptions,
+    known: RunCostOptions,
+    settings: WhatIfSettings,
     gantt: Annotated[Path | None, file_option("Draw the run and the change", GANTT_SUFFIXES)] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the output of --json", JSON)] = None,
@@ -63,11 +79,9 @@ def what_if(
     """
     check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     runs = run_files(run, "run")
-    asked = _asked(schedule, runs) | _links(link) | _slow(slow or ())
+    asked = _asked(schedule, runs) | change.keywords() | known.keywords() | values_of(settings)
     with progress_bar("predicting") as tick:
-        result = pipesched.what_if(
-            runs, **asked, heal=heal or (), cluster=cluster, **known.keywords(), **values_of(settings), progress=tick
-        )
+        result = pipesched.what_if(runs, **asked, progress=tick)
     notes = [*result.notes, *doubts_of_table(known.layer_costs)]
     said = result.table().noted(notes)
     if gantt is not None:
@@ -84,22 +98,11 @@ def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
     if options.schedule_file is not None:
         return {"schedule": options.source()}
     from pipesched.schedules import schedule_of
+    from pipesched.workflows.what_if import as_in_run
 
-    return {"schedule": _filled(options, schedule_of(measuring.read_runs(runs)[0][0])).source()}
-
-
-def _filled(options: ScheduleOptions, lists: Schedule) -> ScheduleOptions:
-    from pipesched.workflows.what_if import counts_of_run, name_of_run
-
-    name = options.schedule or name_of_run(lists)
-    num_ranks, num_microbatches, num_chunks = counts_of_run(lists, arguments.entry_of(name))
-    return replace(
-        options,
-        schedule=name,
-        stages=options.stages or max(1, num_ranks // (options.width or 1)),
-        microbatches=options.microbatches or num_microbatches,
-        chunks=options.chunks or num_chunks,
-    )
+    lists = schedule_of(measuring.read_runs(runs)[0][0])
+    name, counts = as_in_run(lists, options.schedule, options.counts, options.width or 1)
+    return {"schedule": replace(options, schedule=str(name), counts=counts).source()}
 
 
 def _links(text: str | None) -> dict[str, Any]:
@@ -127,7 +130,7 @@ def _links(text: str | None) -> dict[str, Any]:
     return asked
 
 
-def _slow(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
+def _slow(texts: Sequence[str]) -> dict[str, Any]:
     devices, links = {}, {}
     for text in texts:
         ends, factor = slow_part(text)

@@ -44,7 +44,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
             annotation = _in_panel(annotation, None)
             parameters.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
     parameters.append(inspect.Parameter(_SETTINGS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Settings))
-    if "json" in hints:  # commands that print data print tables too
+    if any(parameter.name == "json" for parameter in parameters):  # commands that print data print tables too
         parameters.append(inspect.Parameter(_WIDE, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
     @functools.wraps(command)
@@ -65,7 +65,7 @@ def _shown(group: Any) -> list[str]:
     """Return the fields with an option; the fields of the group itself come before the fields of its bases."""
     hidden = {name for name, setting in declared(group).items() if not setting.description.has_option}
     names = {field.name for field in fields(group)} - hidden
-    return [name for base in group.__mro__ for name in inspect.get_annotations(base) if name in names]
+    return [*dict.fromkeys(name for base in group.__mro__ for name in inspect.get_annotations(base) if name in names)]
 
 
 def _spread(group: Any) -> Iterator[inspect.Parameter]:

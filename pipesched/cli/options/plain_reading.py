@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from typer.models import ParameterInfo
 
-from pipesched.cli.options.values import in_si
+from pipesched.cli.options.values import in_si, units_of
 
 _NUMBERS = {int: r"-?[0-9]{1,15}", float: r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?"}
 """Unambiguous spellings of numbers."""
@@ -85,8 +85,18 @@ def _read_number(value: Any, kind: type[int] | type[float], info: ParameterInfo)
 
 _ALSO_CALLED = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
 """Synonyms of choices."""
-_KEYS = dict.fromkeys(("time_limit", "budget", "bound_seconds", "seconds"), "_s") | {"convert": "_bytes_per_s"}
+_KEYS = dict.fromkeys(("bound_seconds", "seconds"), "_s")
 """Units that the names of options lack."""
+
+
+def number_with_unit(name: str) -> str:
+    """Return the units of an option, and an example, for a value that is no number; empty without units.
+
+    Args:
+        name: The option, as its function calls it.
+    """
+    _, units, example = units_of(_KEYS.get(name, name))
+    return "" if units == "%" else f", with a unit or without: {units}; try {example}"
 
 
 def plain_value(value: Any, name: str, kind: str) -> Any:

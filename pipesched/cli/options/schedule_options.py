@@ -12,7 +12,9 @@ import typer
 from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.values import integers, number, pairs, read_integer
 from pipesched.profiles import io
+from pipesched.questions import ScheduleCounts
 from pipesched.schedules import builders, check, common, formats, transforms
+from pipesched.schedules.common import values_of
 from pipesched.schedules.transforms import Placement
 from pipesched.workflows import arguments
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
     from pipesched.schedules.builders import Entry, Parameter, ParameterValue
+    from pipesched.workflows.arguments import ScheduleSource
 
 
 def _begun_names(begun: str) -> list[str]:
@@ -41,11 +44,7 @@ class ScheduleOptions:
             help="Name, as 'pipesched list' shows it, or a builder of yours: package.module:builder, path.py:builder.",
         ),
     ] = None
-    stages: Annotated[int | None, typer.Option("--ranks", "-p", help="Ranks of the pipeline.", min=1)] = None
-    microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Micro-batches.", min=1)] = None
-    chunks: Annotated[
-        int | None, typer.Option("--chunks", "-v", help="Stages per rank of schedules that take them.", min=1)
-    ] = None
+    counts: ScheduleCounts = ScheduleCounts()  # noqa: RUF009 -- frozen
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value of the schedule, with keys as 'pipesched list' shows; repeatable."),
@@ -81,8 +80,11 @@ class ScheduleOptions:
         """
         return self.source().schedule
 
-    def source(self) -> arguments.ScheduleSource:
+    def source(self, *, is_held: bool = True) -> ScheduleSource:
         """Build or read the schedule, with its origin.
+
+        Args:
+            is_held: As for `read_schedule_argument`.
 
         Raises:
             InputError: The options do not name exactly one schedule.
@@ -92,8 +94,7 @@ class ScheduleOptions:
         if plan is not None:
             return arguments.read_schedule_argument(plan)
         if self.schedule_file is not None:
-            given = [self.schedule, self.stages, self.microbatches, self.chunks, self.settings]
-            if any(value is not None for value in given):
+            if self.schedule is not None or self.counts != ScheduleCounts() or self.settings is not None:
                 raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
             if formats.format_of(self.schedule_file) == io.PLAN_FORMAT:
                 raise InputError(
@@ -109,8 +110,21 @@ class ScheduleOptions:
                 f"--schedule: got {self.schedule}, expected one; try 'pipesched compare {self.schedule}', with --gantt "
                 "x.png for a picture"
             )
-        name, lists = self.schedule, self.build(self.schedule)
-        return arguments.ScheduleSource(lists, self._longer(name) if transforms.runs_without_flush(lists) else None)
+        return self.built(self.schedule, is_held=is_held)
+
+    def built(self, name: str, *, is_held: bool = True) -> ScheduleSource:
+        """Build the schedule `name` with the counts and changes of these options."""
+        built = arguments.build_source(name, self.counts_of(name), is_held=is_held)
+        longer = built.longer
+        return arguments.ScheduleSource(
+            self._finished(built.schedule),
+            None if longer is None else lambda times: self._finished(longer(times)),
+        )
+
+    def counts_of(self, name: str) -> ScheduleCounts:
+        """Return the counts and parameters of the schedule `name`."""
+        parameters = parse_settings(self.settings or (), arguments.entry_of(name).parameters)
+        return replace(self.counts, parameters=parameters)
 
     def read_plan(self) -> Plan | None:
         """Read the plan, or return None without one.
@@ -136,38 +150,6 @@ class ScheduleOptions:
             raise InputError(f"{self.plan}: {error}") from error
         return plan
 
-    def _longer(self, name: str) -> Callable[[int], Schedule]:
-        """Return a function that makes a run without a flush a given number of times as long."""
-        microbatches = self.microbatches
-        assert microbatches is not None, "it was built with them"
-        return lambda times: replace(self, microbatches=times * microbatches).build(name)
-
-    def build(self, name: str) -> Schedule:
-        """Build the schedule `name` with the counts of these options."""
-        num_ranks, num_microbatches, settings = self._counts(name)
-        return self._finished(
-            builders.build_entry(arguments.entry_of(name), num_ranks, num_microbatches, self.chunks, **settings)
-        )
-
-    def load_generated(self) -> Schedule:
-        """Build or read the schedule; the lists of an asynchronous run are generated, not held.
-
-        Raises:
-            InputError: The options do not name exactly one schedule.
-            ScheduleError: No such schedule, bad counts, or a bad file.
-        """
-        if (
-            self.schedule is None
-            or self.schedule_file
-            or self.plan
-            or arguments.entry_of(self.schedule).build_generated is None
-        ):
-            return self.load()
-        num_ranks, num_microbatches, settings = self._counts(self.schedule)
-        return self._finished(
-            builders.build_generated(self.schedule, num_ranks, num_microbatches, self.chunks, **settings)
-        )
-
     def schedule_spec(self) -> transforms.ScheduleSpec:
         """Return the specification of the lists of a training run; -m defaults to the number of ranks.
 
@@ -179,19 +161,18 @@ class ScheduleOptions:
         if plan is not None:
             return plan.schedule_spec
         name = self.schedule if self.schedule_file is None else None
-        if name is not None and self.microbatches is None:
-            return replace(self, microbatches=(self.stages or 1) * self._pipelines(name)).schedule_spec()
+        if name is not None and self.counts.num_microbatches is None:
+            num_microbatches = (self.counts.num_ranks or 1) * self._pipelines(name)
+            return replace(self, counts=replace(self.counts, num_microbatches=num_microbatches)).schedule_spec()
         if name is None or self.delayed_reduce or (entry := arguments.entry_of(name)).is_own:
             loaded = self.load()
             check.require_runnable(loaded)
             return transforms.ScheduleSpec(lists=formats.to_json(loaded))
-        num_ranks, num_microbatches, settings = self._counts(name)
+        counts = self.counts_of(name)
+        arguments.require_counted(entry, counts)
         return transforms.ScheduleSpec(
             name=entry.name,
-            num_ranks=num_ranks,
-            num_microbatches=num_microbatches,
-            num_chunks=self.chunks,
-            parameters=settings,
+            **values_of(counts),
             recompute=self.recomputed_stages(),
             width=self.width or 1,
             placement=self.placement or "pipeline",
@@ -199,20 +180,9 @@ class ScheduleOptions:
 
     def _pipelines(self, name: str) -> int:
         """Return the number of pipelines that share the micro-batches of the schedule `name`."""
-        parameters = arguments.entry_of(name).parameters
-        settings = parse_settings(self.settings or (), parameters)
-        values = {parameter.name: parameter.default for parameter in parameters} | settings
-        pipelines = values.get("pipelines")
+        defaults = {parameter.name: parameter.default for parameter in arguments.entry_of(name).parameters}
+        pipelines = (defaults | dict(self.counts_of(name).parameters or {})).get("pipelines")
         return pipelines if isinstance(pipelines, int) else 1
-
-    def _counts(self, name: str) -> tuple[int, int, dict[str, ParameterValue]]:
-        parameters = arguments.entry_of(name).parameters
-        if self.stages is None or self.microbatches is None:
-            missing = " and ".join(
-                option for option, value in (("-p", self.stages), ("-m", self.microbatches)) if value is None
-            )
-            raise InputError(f"schedule {name}: {missing} missing; try -p 4 -m 8")
-        return self.stages, self.microbatches, parse_settings(self.settings or (), parameters)
 
     def _finished(self, schedule: Schedule) -> Schedule:
         """Return `schedule` with copies, placement, delayed Reduces and recomputation, as asked."""
@@ -287,7 +257,7 @@ def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str,
         InputError: An option that none of them takes.
         ScheduleError: A schedule does not exist.
     """
-    entries = {name: arguments.entry_of(name) for name in names}
+    entries, num_chunks = {name: arguments.entry_of(name) for name in names}, options.counts.num_chunks
     settings = [setting for line in options.settings or [] for setting in line.split(",")]
     for setting in settings:
         if not any(_takes(entry, setting) for entry in entries.values()):
@@ -296,15 +266,19 @@ def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str,
                 "see 'pipesched list'"
             )
     taken = {name: [setting for setting in settings if _takes(entry, setting)] for name, entry in entries.items()}
-    if options.chunks is not None and not any(
+    if num_chunks is not None and not any(
         entry.traits.takes_chunks
-        or options.chunks == entry.chunks_with(None, parse_settings(taken[name], entry.parameters))
+        or num_chunks == entry.chunks_with(None, parse_settings(taken[name], entry.parameters))
         for name, entry in entries.items()
     ):
-        raise InputError(f"-v: got {options.chunks}, expected a schedule that takes chunks; try interleaved")
+        raise InputError(f"-v: got {num_chunks}, expected a schedule that takes chunks; try interleaved")
+    without = replace(options.counts, num_chunks=None)
     return {
         name: replace(
-            options, schedule=name, chunks=options.chunks if entry.traits.takes_chunks else None, settings=taken[name]
+            options,
+            schedule=name,
+            counts=options.counts if entry.traits.takes_chunks else without,
+            settings=taken[name],
         )
         for name, entry in entries.items()
     }

@@ -21,30 +21,38 @@ if TYPE_CHECKING:
     from pipesched.profiles.io import Plan
     from pipesched.profiles.models import Model
 
-ModelName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory, "
-        "path.py:factory.",
-    ),
-]
-ModelOption = Annotated[str | None, typer.Option("--model", help="MODEL, as an option.")]
 TrustModel = Annotated[
     bool,
     typer.Option("--trust-model", help="Import the package.module:factory that the file names as its model."),
 ]
 
 
-def model_of(given: str | None, option: str | None) -> str | None:
-    """Return the model of MODEL or ``--model``, or None if neither is given.
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice:
+    """The model, as an argument or as an option."""
 
-    Raises:
-        InputError: Both are given.
-    """
-    if given is not None and option is not None:
-        raise InputError(f"--model: got {option} beside MODEL {given}, expected one of them; leave one out")
-    return given if option is None else option
+    given: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory, "
+            "path.py:factory.",
+        ),
+    ] = None
+    model: Annotated[str | None, typer.Option("--model", help="MODEL, as an option.")] = None
+
+    @property
+    def name(self) -> str | None:
+        """The model of MODEL or ``--model``, or None if neither is given.
+
+        Raises:
+            InputError: Both are given.
+        """
+        if self.given is not None and self.model is not None:
+            raise InputError(
+                f"--model: got {self.model} beside MODEL {self.given}, expected one of them; leave one out"
+            )
+        return self.given if self.model is None else self.model
 
 
 def require_gpu(got: str, advice: str) -> None:

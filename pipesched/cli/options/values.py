@@ -89,7 +89,7 @@ def time_s(value: str, option: str, example: str = "10ms") -> float:
 def _or_unit(value: str, place: str) -> str:
     """Return the units of the key, for a value with another unit."""
     key = place.partition(": ")[2]
-    units = next(units for keys, _, units in _UNITS_OF_KEYS if re.fullmatch(keys, key))
+    _, units, _ = units_of(key)
     is_unit = re.fullmatch(_AMOUNT, value) is not None and _meant(value, key) is None
     return f", with a unit or without: {units}" if is_unit else ""
 
@@ -105,18 +105,23 @@ def _hint(value: str, place: str) -> str:
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "%": 1e-2}
 _UNITS_OF_KEYS = (
-    (r".*_bytes_per_s", r".+(/s|ps)", "MB/s, GB/s, GiB/s, Gbit/s"),
-    (r".*_bytes", r"[kKMGT]?i?B", "B, kB, MB, GB, KiB, MiB, GiB"),
-    (r"[fbiw]|.*_s", r"d|h|min|s|ms|us|µs|ns", "ns, us, ms, s, min, h, d"),
-    (r".*", r"%", "%"),
+    (r".*_bytes_per_s", r".+(/s|ps)", "MB/s, GB/s, GiB/s, Gbit/s", "10GB/s"),
+    (r".*_bytes", r"[kKMGT]?i?B", "B, kB, MB, GB, KiB, MiB, GiB", "16GB"),
+    (r"[fbiw]|.*_s", r"d|h|min|s|ms|us|µs|ns", "ns, us, ms, s, min, h, d", "10ms"),
+    (r".*", r"%", "%", "5%"),
 )
-"""The units of keys, and their names in messages: the first pattern that fits counts."""
+"""The units of keys, their names in messages, and an example: the first pattern that fits counts."""
+
+
+def units_of(key: str) -> tuple[str, str, str]:
+    """Return the pattern of the units of a key, their names, and a number with a unit."""
+    return next((units, names, example) for keys, units, names, example in _UNITS_OF_KEYS if re.fullmatch(keys, key))
 
 
 def in_si(value: str, key: str) -> float:
     """Return the number, in SI units, of a value with a unit that fits the key; NaN if it has none."""
     amount = re.fullmatch(_AMOUNT, value)
-    units = next(units for keys, units, _ in _UNITS_OF_KEYS if re.fullmatch(keys, key))
+    units, _, _ = units_of(key)
     meant = _meant(value, key) if amount is not None and re.fullmatch(units, amount[2]) else None
     return math.nan if meant is None else meant
 

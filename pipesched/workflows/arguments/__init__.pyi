@@ -7,11 +7,11 @@ from .cost_arguments import load_costs as load_costs
 from .cost_arguments import naming_costs as naming_costs
 from .cost_arguments import partition_text as partition_text
 from .cost_arguments import read_cluster_argument as read_cluster_argument
-from .cost_arguments import read_costs_argument as read_costs_argument
 from .cost_arguments import read_devices_argument as read_devices_argument
 from .cost_arguments import read_microbatch_size as read_microbatch_size
 from .cost_arguments import read_profile_argument as read_profile_argument
 from .cost_arguments import require_network as require_network
+from .cost_arguments import stage_costs_of as stage_costs_of
 from .cost_arguments import with_enough_devices as with_enough_devices
 from .model_arguments import ModelArgument as ModelArgument
 from .model_arguments import cut_model as cut_model
@@ -32,6 +32,7 @@ from .schedule_arguments import NamedSchedule as NamedSchedule
 from .schedule_arguments import ScheduleArgument as ScheduleArgument
 from .schedule_arguments import ScheduleSource as ScheduleSource
 from .schedule_arguments import build_own as build_own
+from .schedule_arguments import build_source as build_source
 from .schedule_arguments import entry_of as entry_of
 from .schedule_arguments import given_plan as given_plan
 from .schedule_arguments import is_same_model as is_same_model
@@ -42,8 +43,7 @@ from .schedule_arguments import read_lists_argument as read_lists_argument
 from .schedule_arguments import read_plan_argument as read_plan_argument
 from .schedule_arguments import read_schedule_argument as read_schedule_argument
 from .schedule_arguments import require_as_planned as require_as_planned
-from .schedule_arguments import require_counts as require_counts
-from .schedule_arguments import require_no_counts as require_no_counts
+from .schedule_arguments import require_counted as require_counted
 from .schedule_arguments import require_taken as require_taken
 from .schedule_arguments import searched_entries as searched_entries
 from .schedule_arguments import source_of_entry as source_of_entry

@@ -32,6 +32,7 @@ from pipesched.profiles.io import (
     machine_names,
 )
 from pipesched.profiles.partitioning import cut_layers
+from pipesched.questions import CostSettings
 from pipesched.schedules import Schedule
 from pipesched.schedules.common import faults
 from pipesched.schedules.formats import MAX_DEVICES, format_of, suffix_of
@@ -70,32 +71,37 @@ def read_profile_argument(profile: ProfileArgument, input_share: float | None = 
     return loaded if input_share is None else profile_with_input_share(loaded, input_share)
 
 
-def read_costs_argument(
-    costs: CostsArgument,
-    schedule: Schedule,
-    *,
-    microbatch_size: int | None = None,
-    partition: str | None = None,
-    input_share: float | None = None,
-) -> StageCosts:
+def stage_costs_of(costs: CostSource, schedule: Schedule, cut: CostSettings) -> StageCosts:
     """Return the costs of the stages of `schedule`.
 
     Args:
-        costs: Costs of stages, of layers, of a device, of runs, or of the layers of a profile, or a file of them.
+        costs: Costs of stages, of layers, of a device, of runs, or of the layers of a profile.
         schedule: Gives the number of stages.
-        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest measured size.
-        partition: Layers to stages, of layers or a profile: ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
-        input_share: Share of B that I takes in stages that give B alone; None: no split is assumed.
+        cut: The micro-batches, the partition of the layers, and the split of the backward.
 
     Raises:
-        ArgumentError: No costs, a partition of costs that are not of layers, or costs of another number of stages.
-        ProfileError: A file is bad, or the partition does not fit.
+        ArgumentError: A partition of costs that are not of layers, or costs of another number of stages.
+        ProfileError: The partition does not fit, or the costs lack I and W.
     """
-    loaded = load_costs(costs)
-    stage_costs = _stage_costs(loaded, schedule, microbatch_size, partition)
-    if input_share is not None:
-        return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, input_share)))
-    if not loaded.is_measured and not loaded.device_seconds:
+    in_order, bounds = _cut(costs, schedule, cut)
+    if cut.microbatch_size is not None and not costs.microbatch_sizes:
+        raise ArgumentError(
+            f"microbatch_size: got {cut.microbatch_size}, expected it with costs of a profile alone; leave it out"
+        )
+    if cut.partition is not None and not costs.num_layers:
+        raise ArgumentError(
+            f"partition: got {cut.partition}, expected it with costs of layers or a profile alone; leave it out"
+        )
+    stage_costs = in_order.stage_costs(schedule, bounds, cut.microbatch_size)
+    if stage_costs.num_stages != schedule.num_stages:
+        what = f"costs ({stage_costs.origin})" if stage_costs.origin else "costs"
+        raise ArgumentError(
+            f"{what}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
+            f"for schedule {schedule.name}; give one row per stage"
+        )
+    if cut.input_share is not None:
+        return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, cut.input_share)))
+    if not costs.is_measured and not costs.device_seconds:
         _require_split(stage_costs, schedule)
     return stage_costs
 
@@ -114,38 +120,12 @@ def _require_split(costs: StageCosts, schedule: Schedule) -> None:
         )
 
 
-def _stage_costs(
-    loaded: CostSource, schedule: Schedule, microbatch_size: int | None, partition: str | None
-) -> StageCosts:
-    in_order, bounds = _cut(loaded, schedule, microbatch_size, partition)
-    if microbatch_size is not None and not loaded.microbatch_sizes:
-        raise ArgumentError(
-            f"microbatch_size: got {microbatch_size}, expected it with costs of a profile alone; leave it out"
-        )
-    if partition is not None and not loaded.num_layers:
-        raise ArgumentError(
-            f"partition: got {partition}, expected it with costs of layers or a profile alone; leave it out"
-        )
-    stage_costs = in_order.stage_costs(schedule, bounds, microbatch_size)
-    if stage_costs.num_stages != schedule.num_stages:
-        what = f"costs ({stage_costs.origin})" if stage_costs.origin else "costs"
-        raise ArgumentError(
-            f"{what}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
-            f"for schedule {schedule.name}; give one row per stage"
-        )
-    return stage_costs
-
-
-def _cut(
-    costs: CostSource, schedule: Schedule, microbatch_size: int | None, partition: str | None
-) -> tuple[CostSource, tuple[tuple[int, int], ...]]:
+def _cut(costs: CostSource, schedule: Schedule, cut: CostSettings) -> tuple[CostSource, tuple[tuple[int, int], ...]]:
     """Return the costs in the order of the stages, and the bounds of these; without bounds if costs have no layers."""
     if not costs.num_layers:
         return costs, ()
-    if costs.microbatch_sizes and microbatch_size is not None:
-        require_at_least("microbatch_size", microbatch_size, 1)
     with naming_costs(costs, schedule):
-        return cut_layers(costs, partition, microbatch_size, schedule.num_stages)
+        return cut_layers(costs, cut.partition_text, cut.microbatch_size, schedule.num_stages)
 
 
 @contextmanager
@@ -159,16 +139,13 @@ def naming_costs(costs: CostSource, schedule: Schedule) -> Iterator[None]:
         raise ProfileError(f"{costs.origin or 'costs'}: schedule {schedule.name}: {error}") from error
 
 
-def layer_bounds(
-    costs: CostSource, schedule: Schedule, microbatch_size: int | None, partition: str | None
-) -> tuple[tuple[int, int], ...] | None:
+def layer_bounds(costs: CostSource, schedule: Schedule, cut: CostSettings) -> tuple[tuple[int, int], ...] | None:
     """Return (first, last) layers of each stage, last exclusive, or None for costs that are not of layers.
 
     Raises:
-        ArgumentError: The size of micro-batches is below 1.
         ProfileError: The partition does not fit.
     """
-    return _cut(costs, schedule, microbatch_size, partition)[1] or None
+    return _cut(costs, schedule, cut)[1] or None
 
 
 def read_microbatch_size(microbatch_size: int | None, profile: CostSource) -> int:

@@ -14,12 +14,14 @@ from typing import TypeAlias
 
 from pipesched.profiles import models
 from pipesched.profiles.io import PLAN_FORMAT, Plan, costs_file_of, is_built_in, load_plan
+from pipesched.questions import ScheduleCounts
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import Entry, ParameterValue, build_entry, build_generated, find, lookup
 from pipesched.schedules.check import require_runnable
+from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
 from pipesched.schedules.transforms import runs_without_flush
-from pipesched.workflows import ArgumentError, require_integer, require_kind, require_names
+from pipesched.workflows import ArgumentError, require_kind, require_names
 from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry, searched_entry
 
 _STEPS_PER_RANK = 4
@@ -51,11 +53,8 @@ ScheduleArgument: TypeAlias = ListsArgument | Builder
 
 def read_schedule_argument(
     schedule: ScheduleArgument,
+    counts: ScheduleCounts = ScheduleCounts(),  # noqa: B008 -- frozen
     *,
-    num_ranks: int | None = None,
-    num_microbatches: int | None = None,
-    num_chunks: int | None = None,
-    parameters: Mapping[str, ParameterValue] | None = None,
     is_held: bool = True,
 ) -> ScheduleSource:
     """Return the lists of `schedule`.
@@ -63,10 +62,7 @@ def read_schedule_argument(
     Args:
         schedule: A schedule, a plan, a name of the catalogue, a function of (num_ranks, num_microbatches, ...) or its
             name (``package.module:builder``), or a file of lists (``.json``, ``.csv``) or of a plan.
-        num_ranks: Ranks of the pipeline of a schedule given by name.
-        num_microbatches: Micro-batches of a schedule given by name.
-        num_chunks: Stages per rank of a schedule given by name, where it takes them.
-        parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
+        counts: The counts and parameters of a schedule given by name.
         is_held: Whether the lists are held in memory; if not, lists of a `Schedule` or of a name may be generated.
 
     Raises:
@@ -76,13 +72,12 @@ def read_schedule_argument(
     """
     if not callable(schedule):
         require_kind("schedule", schedule, ListsArgument, "a Schedule, a Plan, a name, a builder or a file")
-    num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     named = named_schedule(schedule)
     if named is not None:
-        return _built(named, num_ranks, num_microbatches, num_chunks, dict(parameters or {}), is_held=is_held)
-    require_no_counts(
-        num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
-    )
+        return build_source(named, counts, is_held=is_held)
+    for name, value in values_of(counts, ScheduleCounts).items():
+        if value:
+            raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
     match schedule:
         case ScheduleSource():
             return schedule
@@ -210,39 +205,6 @@ def label_of(schedule: ScheduleArgument) -> str:
             return "a builder"
 
 
-def require_counts(
-    num_ranks: int | None,
-    num_microbatches: int | None,
-    num_chunks: int | None,
-    parameters: Mapping[str, ParameterValue] | None,
-) -> tuple[int | None, int | None, int | None]:
-    """Return the counts of a schedule by name as Python integers, or None for absent counts.
-
-    Raises:
-        ArgumentError: A count is not an integer, a name is not a text, or parameters come without names.
-    """
-    counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
-    if parameters is not None:
-        require_kind("parameters", parameters, Mapping, "names with their values; try {'pipelines': 2}")
-        for name in parameters:
-            require_kind("parameters", name, str, "names; try {'pipelines': 2}")
-    ranks, microbatches, chunks = (
-        None if value is None else require_integer(name, value) for name, value in counts.items()
-    )
-    return ranks, microbatches, chunks
-
-
-def require_no_counts(**counts: object) -> None:
-    """Refuse counts, by their names, beside lists that have them already; None is a count that is not given.
-
-    Raises:
-        ArgumentError: A count is given.
-    """
-    for name, value in counts.items():
-        if value is not None:
-            raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
-
-
 def require_taken(entries: Sequence[Entry], num_chunks: object, parameters: Iterable[str]) -> None:
     """Refuse chunks, or names of parameters, that none of several schedules takes.
 
@@ -263,25 +225,40 @@ def require_taken(entries: Sequence[Entry], num_chunks: object, parameters: Iter
             raise ArgumentError(f"parameters: got {name}, expected those of a schedule here: {expected}")
 
 
-def _built(
-    named: NamedSchedule,
-    num_ranks: int | None,
-    num_microbatches: int | None,
-    num_chunks: int | None,
-    parameters: dict[str, ParameterValue],
-    *,
-    is_held: bool,
-) -> ScheduleSource:
+def build_source(named: NamedSchedule, counts: ScheduleCounts, *, is_held: bool = True) -> ScheduleSource:
+    """Return the lists of a schedule that is built from counts.
+
+    Args:
+        named: A name of the catalogue, a builder, or the name of one.
+        counts: Its counts and parameters.
+        is_held: As for `read_schedule_argument`.
+
+    Raises:
+        ArgumentError: A count is missing.
+        ScheduleError: No such schedule, or counts or parameters that it cannot have.
+    """
     entry = entry_of(named)
-    if num_ranks is None or num_microbatches is None:
-        counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
-        missing = next(count for count, value in counts.items() if value is None)
-        raise ArgumentError(
-            f"{missing}: got none with schedule {entry.name}, expected it; try `num_ranks=4`, `num_microbatches=8`"
-        )
+    require_counted(entry, counts)
+    given = values_of(counts, ScheduleCounts)
+    parameters = dict(given.pop("parameters") or {})
     if not is_held and not entry.is_own:
-        return ScheduleSource(build_generated(entry.name, num_ranks, num_microbatches, num_chunks, **parameters))
-    return source_of_entry(entry, num_ranks, num_microbatches, num_chunks, parameters)
+        return ScheduleSource(build_generated(entry.name, **given, **parameters))
+    return source_of_entry(entry, **given, parameters=parameters)
+
+
+def require_counted(entry: Entry, counts: ScheduleCounts) -> None:
+    """Refuse missing counts of a schedule that is built.
+
+    Raises:
+        ArgumentError: The number of ranks or of micro-batches is missing.
+    """
+    missing = [name for name in ("num_ranks", "num_microbatches") if getattr(counts, name) is None]
+    if missing:
+        also = "".join(f" and `{name}`" for name in missing[1:])
+        raise ArgumentError(
+            f"{missing[0]}: got none with schedule {entry.name}, expected it{also}; "
+            "try `num_ranks=4`, `num_microbatches=8`"
+        )
 
 
 def source_of_entry(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipesched.questions import ScheduleCounts
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.check import BACKENDS, Finding, Judgement, MessageBackend, judge
-from pipesched.workflows import Result, Table, require_choice
+from pipesched.workflows import Result, Table, asks, require_choice
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
@@ -117,28 +117,23 @@ def verdict(findings: Sequence[Finding]) -> str:
     return "safe" if not findings else "deadlocks" if all(finding.deadlock for finding in findings) else "wrong"
 
 
-def check(
-    schedule: ScheduleArgument,
-    *,
-    num_ranks: int | None = None,
-    num_microbatches: int | None = None,
-    num_chunks: int | None = None,
-    parameters: Mapping[str, ParameterValue] | None = None,
-) -> CheckReport:
+@dataclass(frozen=True)
+class CheckQuestion(ScheduleCounts):
+    """The question of `check`; its fields are the arguments of that function."""
+
+    schedule: ScheduleArgument
+
+
+@asks(CheckQuestion)
+def check(question: CheckQuestion) -> CheckReport:
     """Check that a schedule is complete, matched and free of deadlock, and on which backends.
 
     Args:
-        schedule: A schedule, its name, a file or a plan, as `simulate` takes it.
-        num_ranks: Ranks of a schedule given by name.
-        num_microbatches: Micro-batches of a schedule given by name.
-        num_chunks: Stages per rank of a schedule given by name, where it takes them.
-        parameters: Parameters of a schedule given by name.
+        schedule: A schedule, a file, a plan, or the name of a schedule, which needs ranks and micro-batches.
 
     Raises:
         ArgumentError: A name without its counts.
         ScheduleError: No such schedule, bad counts, or a bad file.
     """
-    lists = read_schedule_argument(
-        schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
-    ).schedule
+    lists = read_schedule_argument(question.schedule, question).schedule
     return CheckReport(lists, judge(lists))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipesched.questions import OnShare, unheard
+from pipesched.questions import OnShare, ScheduleCounts, unheard
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.weights import Staleness, staleness
 from pipesched.simulator import views
@@ -17,8 +16,8 @@ from pipesched.workflows import (
     ArgumentError,
     Result,
     Table,
+    asks,
     require_at_least,
-    require_callable,
     require_names,
     require_number,
 )
@@ -95,53 +94,40 @@ def _cells(name: str, reading: Any) -> dict[str, str]:
     return {f"{name} ahead": str(reading.lookahead), f"{name} left": left}
 
 
-def versions(
-    schedule: ScheduleArgument,
-    *,
-    num_ranks: int | None = None,
-    num_microbatches: int | None = None,
-    num_chunks: int | None = None,
-    parameters: Mapping[str, ParameterValue] | None = None,
-    weights: Sequence[float] | None = None,
-    progress: OnShare = unheard,
-) -> VersionReport:
+@dataclass(frozen=True)
+class VersionsQuestion(ScheduleCounts):
+    """The question of `versions`; its fields are the arguments of that function."""
+
+    schedule: ScheduleArgument
+    weights: Sequence[float] | None = field(default=None, kw_only=True)
+    progress: OnShare = field(default=unheard, kw_only=True)
+
+
+@asks(VersionsQuestion)
+def versions(question: VersionsQuestion) -> VersionReport:
     """Return versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length.
 
     Args:
-        schedule: A schedule, its name, a file or a plan, as `simulate` takes it. The list of a run without a flush is
-            not held.
-        num_ranks: Ranks of a schedule given by name.
-        num_microbatches: Micro-batches of a schedule given by name.
-        num_chunks: Stages per rank of a schedule given by name, where it takes them.
-        parameters: Parameters of a schedule given by name.
+        schedule: A schedule, a file, a plan, or the name of a schedule, which needs ranks and micro-batches. The list
+            of a run without a flush is not held.
         weights: Sizes of the weights of the stages, for the stale share; None: all equal.
-        progress: Receives the share of the lists that has been read.
 
     Raises:
         ArgumentError: A name without its counts.
         NotRunnableError: The lists cannot run to their end.
         ScheduleError: No such schedule, bad counts, a bad file, or not one weight for each stage.
     """
-    require_callable("progress", progress)
-    if weights is not None:
-        weights = require_names("weights", weights)
-        for weight in weights:
-            require_number("weights", weight)
-    lists = read_schedule_argument(
-        schedule,
-        num_ranks=num_ranks,
-        num_microbatches=num_microbatches,
-        num_chunks=num_chunks,
-        parameters=parameters,
-        is_held=False,
-    ).schedule
+    weights = None if question.weights is None else require_names("weights", question.weights)
+    for weight in weights or ():
+        require_number("weights", weight)
+    lists = read_schedule_argument(question.schedule, question, is_held=False).schedule
     if lists.is_held:
         require_runnable(lists)
-    sizes = (1.0,) * lists.num_stages if weights is None else tuple(weights)
+    sizes = (1.0,) * lists.num_stages if weights is None else weights
     if len(sizes) != lists.num_stages or sum(sizes) == 0:
         given, example = ",".join(f"{size:g}" for size in sizes), ",".join("1" * lists.num_stages)
         raise ArgumentError(
             f"weights: got {given}, expected {lists.num_stages} sizes, one per stage, not all 0; try {example}"
         )
-    measured = staleness(lists, progress)
+    measured = staleness(lists, question.progress)
     return VersionReport(lists, measured, measured.stale_share(sizes))

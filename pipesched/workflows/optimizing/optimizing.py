@@ -81,15 +81,7 @@ def optimize(question: OptimizeQuestion) -> Optimum:
                 )
         return optimize_unflushed(source, setup, question.in_flight)
     given = predict_source(source, setup)
-    search = order_search(
-        source.schedule,
-        given.costs,
-        given.cluster,
-        in_flight=question.in_flight,
-        is_split=question.is_split,
-        is_repeated=question.is_repeated,
-        may_recompute=question.may_recompute,
-    )
+    search = order_search(given, question)
 
     def judged(schedule: Schedule) -> OrderedSchedule:
         predicted = predict_source(replace(source, schedule=schedule, longer=None), setup)

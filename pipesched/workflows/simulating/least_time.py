@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
-from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
+from pipesched.questions import OptimizeSettings
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SAME, SimulationError
@@ -36,6 +36,7 @@ from pipesched.simulator.optimum import (
     schedule_of_times,
     split_backwards,
 )
+from pipesched.workflows.simulating.prediction import Prediction
 
 OnSearch: TypeAlias = Callable[[float, float, float], None]
 """Receives (share of the search time that is over, best time so far [s], proven lower bound [s])."""
@@ -207,51 +208,41 @@ class OrderSearch:
 
 
 def order_search(
-    schedule: Schedule,
-    costs: StageCosts,
-    cluster: Cluster,
+    given: Prediction,
+    asked: OptimizeSettings = OptimizeSettings(),  # noqa: B008 -- frozen
     *,
-    in_flight: float | None = None,
-    is_split: bool = False,
-    is_repeated: bool = False,
-    may_recompute: bool = False,
     has_device_limits: bool = True,
 ) -> OrderSearch:
     """Return the search for the best order of a schedule's ops.
 
     Args:
-        schedule: One pipeline and one batch, each stage on one rank.
-        costs: Costs of its stages.
-        cluster: The machines.
-        in_flight: Most micro-batches in flight on a rank; None: the memory of the devices, if it is known and
-            `has_device_limits`, otherwise the most that the schedule has on any rank.
-        is_split: Whether whole backwards are split into I and W.
-        is_repeated: Whether the batch is repeated and its period is the objective; otherwise the makespan.
-        may_recompute: Whether stages that do not recompute may do so.
-        has_device_limits: Whether the memory of the devices is the limit if `in_flight` is None.
+        given: The prediction of one pipeline and one batch, each stage on one rank.
+        asked: The settings of the search. Without `in_flight` the limit is the memory of the devices, if it is known
+            and `has_device_limits`, otherwise the most that the schedule has on any rank.
+        has_device_limits: Whether the memory of the devices may be the limit.
 
     Raises:
         NotOrderableError: The schedule is of another kind.
         SimulationError: A rank has no room for one micro-batch.
         ProfileError: The costs lack the seconds of an op.
     """
+    schedule, costs, cluster, in_flight = given.schedule, given.costs, given.cluster, asked.in_flight
     require_orderable_length(schedule)
     lists = orderable(schedule, costs)
-    if is_split:
+    if asked.is_split:
         lists = split_backwards(lists)
     rebuilt = recomputing_stages(lists)
-    optional = [stage for stage in range(lists.num_stages) if may_recompute and stage not in rebuilt]
+    optional = [stage for stage in range(lists.num_stages) if asked.may_recompute and stage not in rebuilt]
     all_of_it = recompute(lists) if optional else lists
     room = bytes_room(all_of_it, costs, cluster) if in_flight is None and has_device_limits else None
     if room is None:
         in_flight = most_in_flight(lists, costs) if in_flight is None else in_flight
         room = counted_room(all_of_it, costs, in_flight)
-    problem = order_problem(all_of_it, costs, cluster, room, is_repeated=is_repeated, optional=optional)
+    problem_with = partial(order_problem, all_of_it, costs, cluster, room, is_repeated=asked.is_repeated)
+    problem = problem_with(optional=optional)
     choices = list[tuple[OrderProblem, Schedule]]()
     for count in sorted({round(len(optional) * part / _CHOICES) for part in range(_CHOICES + 1)} if optional else ()):
         chosen = lists if not count else recompute(lists, optional[:count])
         if all(room.least_held(chosen, rank)[0] <= limit for rank, limit in enumerate(room.limits)):
-            left_out = optional[count:]
-            choice = order_problem(all_of_it, costs, cluster, room, is_repeated=is_repeated, left_out=left_out)
-            choices.append((choice, chosen))
+            choices.append((problem_with(left_out=optional[count:]), chosen))
     return OrderSearch(lists, costs, problem, in_flight, excess_in(room, costs, cluster), tuple(choices))

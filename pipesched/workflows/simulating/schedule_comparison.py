@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipesched.profiles import ProfileError
-from pipesched.questions import RunCount
+from pipesched.questions import RunCount, ScheduleCounts
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.common import Description
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError, views
@@ -32,7 +31,6 @@ from pipesched.workflows.arguments import (
     known_entry,
     label_of,
     read_schedule_argument,
-    require_counts,
     require_taken,
 )
 from pipesched.workflows.simulating.prediction import Prediction, predict_source
@@ -225,21 +223,16 @@ def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) ->
     return "-" if None in values else " / ".join(dict.fromkeys(map(show, values)))
 
 
-@dataclass(frozen=True, slots=True)
-class CompareQuestion(RunCount):
+@dataclass(frozen=True)
+class CompareQuestion(RunCount, ScheduleCounts):
     """The question of `compare`; its fields are the arguments of that function."""
 
     schedules: Sequence[ScheduleArgument]
     setup: SetupArgument
-    _: KW_ONLY
-    num_ranks: int | None = None
-    num_microbatches: int | None = None
-    num_chunks: int | None = None
-    parameters: Mapping[str, ParameterValue] | None = None
     keep_going: Annotated[
         bool,
         Description("Give a schedule without a prediction a row with the reason, unless no schedule has one."),
-    ] = False
+    ] = field(default=False, kw_only=True)
 
 
 @asks(CompareQuestion)
@@ -248,13 +241,9 @@ def compare(question: CompareQuestion) -> ScheduleComparison:
 
     Args:
         schedules: Lists as `simulate` takes them, and names of the catalogue or builders of your own, as `build` takes
-            them, which get the counts below.
+            them, which get the counts below; chunks and parameters are for the schedules that take them.
         setup: Costs, machines and other conditions, a `Setup`; or the costs alone. Layers are cut, and a DeviceCost
             shared, as each schedule needs it.
-        num_ranks: Ranks of the schedules given by name.
-        num_microbatches: Micro-batches of the schedules given by name.
-        num_chunks: Stages per rank of the schedules given by name that take chunks.
-        parameters: Parameters of the schedules given by name that have them.
 
     Raises:
         ArgumentError: There is no schedule, or none takes `num_chunks` or one of `parameters`.
@@ -263,10 +252,7 @@ def compare(question: CompareQuestion) -> ScheduleComparison:
         SimulationError: A schedule cannot be simulated.
     """
     schedules = require_names("schedules", question.schedules)
-    num_ranks, num_microbatches, num_chunks = require_counts(
-        question.num_ranks, question.num_microbatches, question.num_chunks, question.parameters
-    )
-    parameters = question.parameters or {}
+    num_chunks, parameters = question.num_chunks, question.parameters or {}
     entries = [known_entry(schedule) for schedule in schedules]
     require_taken([entry for entry in entries if entry is not None], num_chunks, parameters)
     sources: list[tuple[str, Callable[[], ScheduleSource]]] = []
@@ -275,15 +261,12 @@ def compare(question: CompareQuestion) -> ScheduleComparison:
             sources.append((label_of(schedule), partial(read_schedule_argument, schedule)))
             continue
         known = [parameter.name for parameter in entry.parameters]
-        build = partial(
-            read_schedule_argument,
-            schedule,
-            num_ranks=num_ranks,
-            num_microbatches=num_microbatches,
+        counts = replace(
+            question,
             num_chunks=num_chunks if entry.traits.takes_chunks else None,
             parameters={name: value for name, value in parameters.items() if name in known},
         )
-        sources.append((entry.name, build))
+        sources.append((entry.name, partial(read_schedule_argument, schedule, counts)))
     setup = read_setup_argument(question.setup)
     return compare_sources(
         sources,

@@ -36,10 +36,10 @@ from pipesched.workflows.arguments import (
     load_costs,
     naming_costs,
     read_cluster_argument,
-    read_costs_argument,
     read_profile_argument,
     require_as_planned,
     require_network,
+    stage_costs_of,
 )
 
 if TYPE_CHECKING:
@@ -110,13 +110,7 @@ class Setup(PredictionSettings, CostSettings):
         cut = self.cut(source)
         if cut.compression is None and cut.convert_bytes_per_s is not None:
             raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
-        costs = read_costs_argument(
-            cut.loaded_costs,
-            source.schedule,
-            microbatch_size=cut.microbatch_size,
-            partition=cut.partition_text,
-            input_share=cut.input_share,
-        )
+        costs = stage_costs_of(cut.loaded_costs, source.schedule, cut)
         return costs if cut.compression is None else replace(costs, compression=cut.message_compression)
 
     @property
@@ -132,7 +126,7 @@ class Setup(PredictionSettings, CostSettings):
     def bounds_of(self, source: ScheduleSource) -> tuple[tuple[int, int], ...] | None:
         """Return the half-open range of layers of each stage, or None if costs are not of layers."""
         cut = self.cut(source)
-        return layer_bounds(cut.loaded_costs, source.schedule, cut.microbatch_size, cut.partition_text)
+        return layer_bounds(cut.loaded_costs, source.schedule, cut)
 
     @property
     def cuts_layers(self) -> bool:

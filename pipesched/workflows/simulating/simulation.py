@@ -99,11 +99,11 @@ def _least_time(prediction: Prediction, seconds: float) -> LeastTime:
     """Return the bound for the ops in other orders, or a simple bound if the schedule cannot be reordered."""
     from pipesched.workflows.simulating.least_time import LeastTime, order_search
 
-    asked = prediction.schedule, prediction.costs, prediction.cluster
     try:
-        search = order_search(*asked, has_device_limits=False)
+        search = order_search(prediction, has_device_limits=False)
     except optimum.NotOrderableError:
-        return LeastTime(optimum.least_seconds_of_lists(*asked), math.inf, None, prediction.makespan_s)
+        bound_s = optimum.least_seconds_of_lists(prediction.schedule, prediction.costs, prediction.cluster)
+        return LeastTime(bound_s, math.inf, None, prediction.makespan_s)
     return search.least_time(prediction.makespan_s, search.prove(seconds) if seconds else None)
 
 

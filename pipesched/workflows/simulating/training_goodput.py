@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipesched.questions import GoodputQuestion
 from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_duration, readable_share
 from pipesched.simulator.failures import (
@@ -14,21 +15,12 @@ from pipesched.simulator.failures import (
     interval_goodputs,
     search_interval,
 )
-from pipesched.workflows import (
-    MAX_INT64,
-    Result,
-    Table,
-    require_at_least,
-    require_number,
-    require_optional,
-    require_rate,
-)
+from pipesched.workflows import Result, Table, asks, require_optional, require_rate
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_MOST_STEPS, _MOST_DRAWS = 10**9, 100_000
 _AS_GOOD = 1e-3
 """Loss of goodput up to which an interval counts as good as the best one."""
 
@@ -114,51 +106,28 @@ class Goodput(Result):
         ]
 
 
-def goodput(
-    step_s: float,
-    num_steps: int,
-    *,
-    fail_every_s: float,
-    restart_s: float,
-    checkpoint_s: float,
-    num_devices: int = 1,
-    checkpoint_every: int | None = None,
-    draws: int = 1000,
-    seed: int = 0,
-) -> Goodput:
+@asks(GoodputQuestion)
+def goodput(question: GoodputQuestion) -> Goodput:
     """Predict the share of the time of a training that goes into kept steps, and the best checkpoint interval.
 
     Failures come at exponential distances, also while a checkpoint is written and while the job restarts. Steps since
     the last checkpoint are repeated.
 
-    Args:
-        step_s: Seconds of a step, as the `step_s` of a `simulate` result.
-        num_steps: Steps of the training.
-        fail_every_s: Mean time between failures [s], of the whole job, or of each of `num_devices`.
-        restart_s: From a failure to the first step after it [s].
-        checkpoint_s: Time that a checkpoint blocks training [s].
-        num_devices: Devices that fail independently of each other, each of which the job needs; 1: the whole job.
-        checkpoint_every: Steps between two checkpoints, for comparison with the best interval; None: no comparison.
-        draws: Simulated runs for each interval, for the spread.
-        seed: Seed of the failures.
-
     Raises:
         ArgumentError: An argument makes no sense.
         SimulationError: A run fails too often to be simulated, or never ends.
     """
-    for name, value in (("step_s", step_s), ("fail_every_s", fail_every_s)):
-        require_number(name, value)
-        require_rate(name, value)
-    require_number("restart_s", restart_s)
-    require_number("checkpoint_s", checkpoint_s)
-    num_devices = require_at_least("num_devices", num_devices, 1)
-    num_steps = require_at_least("num_steps", num_steps, 1, _MOST_STEPS)
-    given = require_optional("checkpoint_every", checkpoint_every, 1, num_steps)
-    draws = require_at_least("draws", draws, 2, _MOST_DRAWS)
-    seed = require_at_least("seed", seed, 0, MAX_INT64)
+    for name in ("step_s", "fail_every_s"):
+        require_rate(name, getattr(question, name))
+    given = require_optional("checkpoint_every", question.checkpoint_every, 1, question.num_steps)
     training = CheckpointedTraining(
-        float(step_s), num_steps, fail_every_s / num_devices, float(restart_s), float(checkpoint_s)
+        float(question.step_s),
+        question.num_steps,
+        question.fail_every_s / question.num_devices,
+        float(question.restart_s),
+        float(question.checkpoint_s),
     )
+    draws, seed = question.draws, question.seed
     best, curve = search_interval(training, draws, seed)
     others = {"Young": training.steps_in(training.young_s), "Daly": training.steps_in(training.daly_s)}
     others |= {} if given is None else {"given": given}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.traces import ClockAlignment, read_traces
+from pipesched.questions import ImportSettings, OnShare, unheard
 from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import timeline_to_json, write_text
 from pipesched.simulator import views
 from pipesched.simulator.analysis import (
@@ -21,7 +23,7 @@ from pipesched.simulator.analysis import (
     straggler,
     waits_by_stage,
 )
-from pipesched.workflows import ArgumentError, Table, require_kind, require_names, require_optional, require_path
+from pipesched.workflows import ArgumentError, Table, asks, require_kind, require_names, require_path
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
@@ -195,51 +197,45 @@ def _seconds(item: tuple[str, float]) -> float:
     return -item[1]
 
 
-def import_traces(
-    files: Sequence[str | Path],
-    *,
-    patterns: Sequence[str] = (),
-    schedule: ScheduleArgument | None = None,
-    step: int | None = None,
-    has_one_clock: bool = False,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> TraceImport:
+@dataclass(frozen=True)
+class ImportQuestion(ImportSettings):
+    """The question of `import_traces`; its fields are the arguments of that function."""
+
+    files: Sequence[str | Path]
+    schedule: ScheduleArgument | None = field(default=None, kw_only=True)
+    progress: OnShare = field(default=unheard, kw_only=True)
+
+
+@asks(ImportQuestion)
+def import_traces(question: ImportQuestion) -> TraceImport:
     r"""Read the traces of all ranks of a pipeline: the ops of each rank in one step, on one clock.
+
+    Known names of passes are the names of ``torch.distributed.pipelining`` and `annotate`, of PiPPy, Megatron-LM and
+    DeepSpeed. The groups ``stage`` and ``microbatch`` of a pattern may be left out. The last step is the last one that
+    is complete on all ranks. Clocks of several hosts are aligned by messages.
 
     Args:
         files: Chrome traces (.json, .json.gz), as ``torch.profiler`` writes them: one of each rank, or one of all.
-        patterns: Regular expressions with a group ``phase``, and ``stage`` and ``microbatch`` if names have them, that
-            find the ranges of passes; none: the names of ``torch.distributed.pipelining`` and `annotate`, of
-            PiPPy, Megatron-LM and DeepSpeed.
         schedule: The schedule of the run, a `Schedule` or a file of one. It is needed if names lack stages or
             micro-batches and counting passes is not enough, as with several stages on a rank.
-        step: Number of a ``ProfilerStep``, or the k-th step from 0 of a trace without them; None: the last step that is
-            complete on all ranks.
-        has_one_clock: Whether all ranks have the clock of one host; otherwise clocks are aligned by messages.
-        progress: Receives the fraction that has been read.
 
     Raises:
         ArgumentError: There is no file, or an argument makes no sense.
         ProfileError: A file is no trace, passes are missing, or the clocks cannot be aligned.
         SimulationError: Nothing in the step takes time.
     """
-    files, patterns = require_names("files", files), require_names("patterns", patterns)
+    files = require_names("files", question.files)
     if not files:
         raise ArgumentError(
             "files: got an empty list, expected a trace of every rank; try ['rank0.json', 'rank1.json']"
         )
     for file in files:
         require_kind("files", file, str | Path, "paths; try ['rank0.json', 'rank1.json']")
-    for pattern in patterns:
-        require_kind("patterns", pattern, str, "regular expressions; try ['(?P<phase>forward|backward)_step$']")
-    step = require_optional("step", step, 0)
     read = read_traces(
         [Path(file) for file in files],
-        patterns=patterns,
-        schedule=None if schedule is None else read_schedule_argument(schedule).schedule,
-        step=step,
-        has_one_clock=has_one_clock,
-        progress=progress,
+        schedule=None if question.schedule is None else read_schedule_argument(question.schedule).schedule,
+        progress=question.progress,
+        **values_of(question, ImportSettings),
     )
     totals = metrics(read.timeline)
     about = (read.files, read.step, read.schedule, read.timeline, read.clocks)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import StatisticsError, correlation, fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pipesched.executor import RunSettings
+from pipesched.executor import Repetitions, RunSettings
+from pipesched.questions import OnShare, unheard
 from pipesched.schedules import Yardstick
+from pipesched.schedules.common import MAX_NUMBER, Description
 from pipesched.simulator.analysis import readable_change, readable_s, readable_share
 from pipesched.simulator.search import Outcome, Setting
 from pipesched.simulator.tuner import tuned_row
 from pipesched.workflows import (
     ArgumentError,
     Table,
+    asks,
     other_speed,
-    require_at_least,
-    require_callable,
-    require_flag,
     require_kind,
     require_names,
 )
@@ -150,56 +150,53 @@ class Verdict:
         return self.table().noted(self.notes).to_html()
 
 
-def run_settings(
-    result: TuneResult,
-    count: int = 3,
-    settings: Sequence[Setting] = (),
-    *,
-    run_settings: RunSettings = RunSettings(),  # noqa: B008 -- frozen
-    iterations: int = 5,
-    warmup: int = 1,
-    is_checked: bool = True,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> Verdict:
+@dataclass(frozen=True)
+class RunSettingsQuestion(Repetitions):
+    """The question of `run_settings`; its fields are the arguments of that function."""
+
+    result: TuneResult
+    count: Annotated[int, Description("Number of the best settings to run.", least=1, most=MAX_NUMBER)] = 3
+    settings: Sequence[Setting] = ()
+    run_settings: RunSettings = field(default=RunSettings(), kw_only=True)
+    progress: OnShare = field(default=unheard, kw_only=True)
+
+
+@asks(RunSettingsQuestion)
+def run_settings(question: RunSettingsQuestion) -> Verdict:
     """Run the best settings of a search here, and plain 1F1B, and compare them with their predictions.
+
+    Runs of several pipelines have 20 more iterations of warm-up, in which the pipelines drift apart.
 
     Args:
         result: Result of `tune`, of a model that this machine can make.
-        count: Number of the best settings to run.
         settings: Further settings of the result to run.
         run_settings: Settings of the runs.
-        iterations: Measured iterations of each, of which the median counts.
-        warmup: Iterations before them; 20 more with several pipelines, which drift apart meanwhile.
-        is_checked: Whether to refuse lists that the checker refuses.
-        progress: Receives the finished fraction now and then.
 
     Raises:
         ArgumentError: Nothing fits, a setting is not in the result, or the model has other layers than its profile.
         ProfileError: The model does not exist.
         RankFailed: A rank failed, died or hung.
     """
+    result = question.result
     require_kind("result", result, TuneResult, "what `tune` returns")
-    count = require_at_least("count", count, 1)
     known = {outcome.setting: outcome for outcome in result.fitting}
-    for setting in require_names("settings", settings):
+    settings = require_names("settings", question.settings)
+    for setting in settings:
         require_kind("settings", setting, Setting, "settings of the result; try result.chosen.setting")
         if setting not in known:
             raise ArgumentError(
                 f"settings: got {setting}, expected settings of the result that fit; try result.chosen.setting"
             )
-    iterations, warmup = require_at_least("iterations", iterations, 1), require_at_least("warmup", warmup, 0)
-    require_kind("run_settings", run_settings, RunSettings, "RunSettings")
-    require_flag("is_checked", is_checked)
-    require_callable("progress", progress)
-    best = to_run(result.candidates, result.plain, count)
+    require_kind("run_settings", question.run_settings, RunSettings, "RunSettings")
+    best = to_run(result.candidates, result.plain, question.count)
     if not best:
         raise ArgumentError("result: got no setting that fits, expected at least one; try more devices")
     require_same_layers(result.problem.profile)
     chosen = dict.fromkeys([*best, *(known[setting] for setting in settings)])
+    spec = partial(spec_of_run, settings=question.run_settings, is_checked=question.is_checked)
+    measurement = Measurement(result.problem, question.iterations, question.warmup, spec=spec)
     profiled = result.problem.profile.provenance.yardstick
-    spec = partial(spec_of_run, settings=run_settings, is_checked=is_checked)
-    measurement = Measurement(result.problem, iterations, warmup, spec=spec)
-    return verified_settings(tuple(chosen), measurement, progress, profiled=profiled)
+    return verified_settings(tuple(chosen), measurement, question.progress, profiled=profiled)
 
 
 def verified_settings(

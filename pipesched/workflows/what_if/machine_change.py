@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pipesched.profiles.clusters import Cluster, Link, with_slow_device, with_slow_link
 from pipesched.simulator.analysis import DeviceSpeed, Slowness, readable_bytes, readable_s
-from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_rate
+from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_rate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, as questions are joined
 class MachineChange:
     """A change of a cluster.
 
     Attributes:
-        healed: Slow devices that become as fast as their peers.
+        heal: Slow devices that become as fast as their peers.
         slow_devices: Slowdown factor of these devices.
         slow_links: Slowdown factor of messages between these pairs of devices.
         link: Latency and bandwidth of every link, in place of the present ones; and hand-over, if given.
@@ -24,9 +24,9 @@ class MachineChange:
         latency_factor: Factor on the latency of every link.
     """
 
-    healed: tuple[int, ...] = ()
-    slow_devices: Mapping[int, float] = field(default_factory=dict)
-    slow_links: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    heal: Sequence[int] = ()
+    slow_devices: Mapping[int, float] | None = None
+    slow_links: Mapping[tuple[int, int], float] | None = None
     link: Link | None = None
     bandwidth_factor: float = 1.0
     latency_factor: float = 1.0
@@ -37,12 +37,12 @@ class MachineChange:
         Raises:
             ArgumentError: The change is invalid.
         """
-        for device in self.healed:
+        for device in require_names("heal", self.heal):
             require_at_least("heal", device, 0)
         for name in ("slow_devices", "slow_links"):
             factors = getattr(self, name)
-            require_kind(name, factors, Mapping, "factors of devices, or of pairs of them; try {0: 1.2}")
-            for factor in factors.values():
+            require_kind(name, factors, Mapping | None, "factors of devices, or of pairs of them; try {0: 1.2}")
+            for factor in (factors or {}).values():
                 require_rate(name, factor)
         require_kind("link", self.link, Link | None, "a Link; try pipesched.Link(latency_s=1e-5)")
         require_rate("bandwidth_factor", self.bandwidth_factor)
@@ -51,6 +51,11 @@ class MachineChange:
             raise ArgumentError(
                 "link: got `bandwidth_factor` or `latency_factor` too, expected one or the other; leave one out"
             )
+
+    @property
+    def changes_machines(self) -> bool:
+        """Whether any machine is changed."""
+        return bool(len(self.heal) or self.slow_devices or self.slow_links or self.link) or self.scales_links
 
     @property
     def scales_links(self) -> bool:
@@ -80,10 +85,10 @@ class MachineChange:
             loopback=cluster.loopback if self.link else self._changed(cluster.loopback, is_of_runs),
             links=tuple((a, b, self._changed(link, is_of_runs)) for a, b, link in cluster.links),
         )
-        for device, factor in self.slow_devices.items():
+        for device, factor in (self.slow_devices or {}).items():
             _require_device("slow_devices", device, cluster)
             cluster = with_slow_device(cluster, device, factor)
-        for pair, factor in self.slow_links.items():
+        for pair, factor in (self.slow_links or {}).items():
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise ArgumentError(f"slow_links: got {pair!r}, expected two devices; try {{(0, 1): 2.0}}")
             for device in pair:
@@ -93,9 +98,9 @@ class MachineChange:
 
     def words(self) -> list[str]:
         """Return the changes, in a few words each."""
-        words = [f"device {device} as fast as its peers" for device in self.healed]
-        words += [f"device {device} x{factor:g} slower" for device, factor in self.slow_devices.items()]
-        words += [f"link {a}-{b} x{factor:g} slower" for (a, b), factor in self.slow_links.items()]
+        words = [f"device {device} as fast as its peers" for device in self.heal]
+        words += [f"device {device} x{factor:g} slower" for device, factor in (self.slow_devices or {}).items()]
+        words += [f"link {a}-{b} x{factor:g} slower" for (a, b), factor in (self.slow_links or {}).items()]
         if self.link is not None:
             width = self.link.bandwidth_bytes_per_s
             wide = "as wide as one likes" if math.isinf(width) else f"{readable_bytes(width)}/s"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import samples_of
-from pipesched.questions import MessageFacts, OnShare, WhatIfSettings, unheard
+from pipesched.questions import ScheduleCounts
 from pipesched.schedules import Schedule, Timeline, schedule_of
-from pipesched.schedules.builders import Entry, ParameterValue, build, lookup
+from pipesched.schedules.builders import Entry, build, lookup
+from pipesched.schedules.common import declared, values_of
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Op, computes
 from pipesched.schedules.transforms import recompute as recomputed
@@ -23,44 +22,20 @@ from pipesched.workflows import (
     require_names,
 )
 from pipesched.workflows.arguments import (
-    ClusterArgument,
-    ProfileArgument,
+    NamedSchedule,
     ScheduleArgument,
     entry_of,
     named_schedule,
     read_cluster_argument,
     read_schedule_argument,
-    require_counts,
 )
-from pipesched.workflows.measuring import RunsArgument, cut_of_runs, profiled_stages, read_runs
-from pipesched.workflows.what_if.machine_change import MachineChange, SlownessReading, SlownessReadings, read_slowness
-from pipesched.workflows.what_if.run_question import LayersOfRuns, Question
+from pipesched.workflows.measuring import cut_of_runs, profiled_stages, read_runs
+from pipesched.workflows.what_if.machine_change import SlownessReadings, read_slowness
+from pipesched.workflows.what_if.run_question import LayersOfRuns, Question, WhatIfQuestion
 from pipesched.workflows.what_if.what_if_result import OtherReading, WhatIf, changed_quantities
 
 _SAME = 5e-4
 """Largest difference of two changes that counts as no difference."""
-
-
-@dataclass(frozen=True)
-class WhatIfQuestion(WhatIfSettings, MessageFacts):
-    """The question of `what_if`; its fields are the arguments of that function."""
-
-    run: RunsArgument
-    schedule: ScheduleArgument | None = field(default=None, kw_only=True)
-    num_ranks: int | None = field(default=None, kw_only=True)
-    num_microbatches: int | None = field(default=None, kw_only=True)
-    num_chunks: int | None = field(default=None, kw_only=True)
-    parameters: Mapping[str, ParameterValue] | None = field(default=None, kw_only=True)
-    recompute: Literal["all"] | Sequence[int] | None = field(default=None, kw_only=True)
-    heal: Sequence[int] = field(default=(), kw_only=True)
-    slow_devices: Mapping[int, float] | None = field(default=None, kw_only=True)
-    slow_links: Mapping[tuple[int, int], float] | None = field(default=None, kw_only=True)
-    link: Link | None = field(default=None, kw_only=True)
-    bandwidth_factor: float = field(default=1.0, kw_only=True)
-    latency_factor: float = field(default=1.0, kw_only=True)
-    cluster: ClusterArgument = field(default=None, kw_only=True)
-    profile: ProfileArgument | None = field(default=None, kw_only=True)
-    progress: OnShare = field(default=unheard, kw_only=True)
 
 
 @asks(WhatIfQuestion)
@@ -69,12 +44,8 @@ def what_if(asked: WhatIfQuestion) -> WhatIf:
 
     Args:
         run: A measured Timeline, or a file of one. Of several runs, the first is changed, and all give costs.
-        schedule: Another one, as `simulate` takes it; None: the run's. Counts that are not given are the run's.
-        num_ranks: Ranks of a schedule given by name.
-        num_microbatches: Micro-batches of a schedule given by name, or of the run's; each has the same samples as
-            before.
-        num_chunks: Stages per rank of a schedule given by name.
-        parameters: Parameters of a schedule given by name.
+        schedule: Another one: lists as `simulate` takes them, or a name; None: the run's. Counts that are not given are
+            the run's; each micro-batch has the same samples as before.
         recompute: Stages that keep only their input, or ``all``.
         heal: Slow devices of the run that become as fast as their peers.
         slow_devices: Slowdown factor of these devices.
@@ -92,77 +63,39 @@ def what_if(asked: WhatIfQuestion) -> WhatIf:
         ProfileError: A Timeline is not measured, a file is bad, or costs lack the time of an op.
         SimulationError: The lists cannot be simulated.
     """
-    change = MachineChange(
-        healed=tuple(require_names("heal", asked.heal)),
-        slow_devices={} if asked.slow_devices is None else asked.slow_devices,
-        slow_links={} if asked.slow_links is None else asked.slow_links,
-        link=asked.link,
-        bandwidth_factor=asked.bandwidth_factor,
-        latency_factor=asked.latency_factor,
-    )
-    timelines, names = read_runs(asked.run, "run")
-    samples_of(timelines, names, asked.warmup)  # refuses runs of other stages
-    before = schedule_of(timelines[0])
-    given = require_counts(asked.num_ranks, asked.num_microbatches, asked.num_chunks, asked.parameters)
-    counts = dict(zip(("num_ranks", "num_microbatches", "num_chunks"), given, strict=True))
-    after = _asked_lists(before, asked.schedule, counts, asked.parameters)
-    if asked.recompute is not None:
-        after = recomputed(after, _stages_of(asked.recompute))
+    runs = read_runs(asked.run, "run")
+    samples_of(*runs, asked.warmup)  # refuses runs of other stages
+    before = schedule_of(runs[0][0])
+    after = _asked_lists(before, asked)
     cut = asked.partition
     assert cut is None or isinstance(cut, str), "it is a text by now"
-    if (after, change, cut) == (before, MachineChange(), None):
+    if after == before and not asked.changes_machines and cut is None:
         raise ArgumentError("schedule: got nothing that changes, expected something; try `schedule=zbv`")
     known = profiled_stages(before, asked.profile, asked, asked.output_bytes)
-    expected_s = None if asked.profile is None else [cost.both_s for cost in known or ()]
-    speeds = device_speeds(timelines, warmup=asked.warmup, expected_s=expected_s)
-    readings = read_slowness(speeds, asked.slowness, change.healed)
+    seconds = None if asked.profile is None else [cost.both_s for cost in known or ()]
+    speeds = device_speeds(runs[0], warmup=asked.warmup, expected_s=seconds)
+    readings = read_slowness(speeds, asked.slowness, asked.heal)
     before, after = lower(before), lower(after)
     num_devices = 1 + max((*before.rank_to_device, *after.rank_to_device))
     machines = None
     if asked.cluster is not None:
         machines = read_cluster_argument(asked.cluster, num_devices, "the run and what is asked")
-    question = Question(
-        run=timelines[0],
-        names=names,
-        samples=samples_of(timelines, names, asked.warmup, readings.likely.slow),
-        warmup=asked.warmup,
-        before=before,
-        after=after,
-        machines=machines,
-        change=change,
-        known=known,
-        layers=_layers(before, asked, cut),
-        input_share=float(asked.input_share),
-        slow=_of_run(readings.likely),
-    )
+    layers = _layers(before, asked, cut)
+    question = Question(asked, runs, before, after, machines, known, layers, readings.likely)
     _require_bytes(question)
-    other = None
-    if readings.other is not None:
-        slow = readings.other.slow
-        other = question.with_slow(samples_of(timelines, names, asked.warmup, slow), _of_run(readings.other))
-    return answer(question, readings, other, asked.draws, asked.seed, asked.progress)
+    return answer(question, readings)
 
 
-def answer(
-    question: Question,
-    readings: SlownessReadings,
-    other: Question | None,
-    draws: int,
-    seed: int,
-    progress: Callable[[float], None],
-) -> WhatIf:
+def answer(question: Question, readings: SlownessReadings) -> WhatIf:
     """Return the effect of the changes on the run; raises as `what_if` does.
 
     Args:
         question: The question, under the likely reading of the run.
         readings: Possible causes of slowness in the run.
-        other: The question under the other reading, or None without one.
-        draws: Predictions of the pair with drawn seconds.
-        seed: Seed of the draws.
-        progress: Receives the finished share of the draws now and then.
     """
     before, after = question.pair()
     quantities = changed_quantities(*map(metrics, (question.run, before, after)))
+    other = None if readings.other is None else question.with_reading(readings.other)
     likely = _change_of(before, after, question)
     opposite = likely if other is None else _change_of(*other.pair(), other)
     matters = abs(opposite - likely) > _SAME
@@ -170,9 +103,9 @@ def answer(
     drawn: list[tuple[float, ...]] = []
     for number, asked_of in enumerate(asked):
         changes = []
-        for before_s, after_s in asked_of.drawn_makespans_s(draws, seed):
+        for before_s, after_s in asked_of.drawn_makespans_s():
             changes.append(_per_microbatch(asked_of) * after_s / before_s - 1)
-            progress((number + len(changes) / draws) / len(asked))
+            question.asked.progress((number + len(changes) / question.asked.draws) / len(asked))
         drawn.append(tuple(sorted(changes)))
     return WhatIf(
         question.run,
@@ -180,17 +113,12 @@ def answer(
         after,
         quantities,
         drawn[0],
-        tuple(question.asked()),
+        tuple(question.words()),
         (*([readings.words] if matters and not readings.is_open else []), *question.suppositions()),
         None if question.layers is None else question.layers.profile.provenance.yardstick,
         readings.likely.slowness if matters else None,
         OtherReading(readings.words, opposite, drawn[1]) if len(drawn) > 1 else None,
     )
-
-
-def _of_run(reading: SlownessReading) -> Mapping[int, float]:
-    """Return the slow devices of the first run."""
-    return reading.slow[0] if reading.slow else {}
 
 
 def _per_microbatch(question: Question) -> float:
@@ -230,22 +158,37 @@ def _computations(ops: Sequence[Op]) -> list[Op]:
     return [op for op in ops if computes(op)]
 
 
-def _asked_lists(
-    lists: Schedule,
-    schedule: ScheduleArgument | None,
-    counts: Mapping[str, int | None],
-    parameters: Mapping[str, ParameterValue] | None,
-) -> Schedule:
+def as_in_run(
+    lists: Schedule, schedule: NamedSchedule | None, counts: ScheduleCounts, width: int = 1
+) -> tuple[NamedSchedule, ScheduleCounts]:
+    """Return a schedule and its counts, with the run's where none are given.
+
+    Args:
+        lists: Lists of the run.
+        schedule: Name or builder; None: the schedule of the run.
+        counts: The given counts.
+        width: Requested copies, which share the ranks of the run.
+
+    Raises:
+        ArgumentError: The schedule of the run is not in the catalogue.
+        ScheduleError: The schedule does not exist.
+    """
+    schedule = name_of_run(lists) if schedule is None else schedule
+    num_ranks, *others = counts_of_run(lists, entry_of(schedule))
+    of_run = dict(zip(declared(ScheduleCounts), (max(1, num_ranks // width), *others), strict=False))
+    given = {name: value for name, value in values_of(counts, ScheduleCounts).items() if value is not None}
+    return schedule, ScheduleCounts(**of_run | given)
+
+
+def _asked_lists(lists: Schedule, asked: WhatIfQuestion) -> Schedule:
     """Return the requested lists; by default, the lists of the run."""
-    if schedule is None:
-        if not parameters and all(count is None for count in counts.values()):
-            return lists
-        schedule = name_of_run(lists)
-    given: dict[str, Any] = {name: count for name, count in counts.items() if count is not None}
+    schedule: ScheduleArgument | None = asked.schedule
+    counts: ScheduleCounts = asked
     named = named_schedule(schedule)
-    if named is not None:
-        given = dict(zip(counts, counts_of_run(lists, entry_of(named)), strict=True)) | given
-    return read_schedule_argument(schedule, parameters=parameters, **given).schedule
+    if named is not None or (schedule is None and any(values_of(asked, ScheduleCounts).values())):
+        schedule, counts = as_in_run(lists, named, asked)
+    after = lists if schedule is None else read_schedule_argument(schedule, counts).schedule
+    return after if asked.recompute is None else recomputed(after, _stages_of(asked.recompute))
 
 
 def _stages_of(recompute: Literal["all"] | Sequence[int]) -> Sequence[int] | None:
@@ -269,7 +212,7 @@ def _require_bytes(question: Question) -> None:
     Raises:
         ArgumentError: The bandwidth is refused.
     """
-    change = question.change
+    change = question.asked
     has_bandwidth = change.link is not None and change.link.bandwidth_bytes_per_s < float("inf")
     is_wider = question.machines is not None and change.bandwidth_factor != 1.0
     knows_bytes = any(cost.output_bytes for cost in question.known or ())

@@ -10,8 +10,9 @@ again, and the pair is predicted with each draw: the spread of the changes is th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
 from pipesched.profiles.clusters import Cluster, flat, with_slow_device
 from pipesched.profiles.costs import (
@@ -22,7 +23,9 @@ from pipesched.profiles.costs import (
     StageCosts,
     costs_of_samples,
     fitted_profile,
+    samples_of,
 )
+from pipesched.questions import MessageFacts, OnShare, ScheduleCounts, WhatIfSettings, unheard
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
@@ -30,10 +33,10 @@ from pipesched.schedules.ops import Phase, Reduce, Step, computes
 from pipesched.simulator import USUAL_NETWORK
 from pipesched.simulator.fast import LoadedProgram, compile_lists, simulate_arrays
 from pipesched.simulator.memory import with_memory
-from pipesched.workflows.arguments import ScheduleSource
-from pipesched.workflows.measuring import with_profiled
+from pipesched.workflows.arguments import ClusterArgument, ProfileArgument, ScheduleArgument, ScheduleSource
+from pipesched.workflows.measuring import RunsArgument, with_profiled
 from pipesched.workflows.simulating import Setup
-from pipesched.workflows.what_if.machine_change import MachineChange
+from pipesched.workflows.what_if.machine_change import MachineChange, SlownessReading
 
 _ALIKE = 2.0
 """Largest factor between the times of a stage in the run and in a profile, in either direction, without a note."""
@@ -77,37 +80,56 @@ class LayersOfRuns:
         return fitted_profile(self.profile, self.bounds, costs.measured_costs, self.microbatch_size)
 
 
+@dataclass(frozen=True)
+class WhatIfQuestion(MachineChange, ScheduleCounts, WhatIfSettings, MessageFacts):
+    """The question of `what_if`; its fields are the arguments of that function."""
+
+    run: RunsArgument
+    schedule: ScheduleArgument | None = field(default=None, kw_only=True)
+    recompute: Literal["all"] | Sequence[int] | None = field(default=None, kw_only=True)
+    cluster: ClusterArgument = field(default=None, kw_only=True)
+    profile: ProfileArgument | None = field(default=None, kw_only=True)
+    progress: OnShare = field(default=unheard, kw_only=True)
+
+
 @dataclass(frozen=True)  # without slots, for cached properties
 class Question:
-    """A what-if question with all its inputs.
+    """A what-if question with all its inputs, under one reading of slow stages.
 
     Attributes:
-        run: The run, as it was measured.
-        names: Names of the measured runs.
-        samples: Op times and messages measured in these runs.
-        warmup: Number of first ops of each kind and stage to ignore, as for `samples_of`.
+        asked: The arguments.
+        runs: The measured runs, with their names; the first is changed.
         before: The run's lists, lowered.
         after: The requested lists, lowered.
         machines: Machines of the run; None: messages are known from the runs alone.
-        change: Change of the machines.
         known: Costs of the run's stages in a profile, or None without one.
         layers: Layers behind the run's stages, or None if unknown.
-        input_share: Share of B that I takes, used where the costs do not have it.
-        slow: Slowdown factor of each slow device of the run; the samples are already divided by it.
+        reading: The cause of slowness in the runs; `samples` are of devices that are not slow.
     """
 
-    run: Timeline
-    names: tuple[str, ...]
-    samples: RunSamples
-    warmup: int
+    asked: WhatIfQuestion
+    runs: tuple[Sequence[Timeline], tuple[str, ...]]
     before: Schedule
     after: Schedule
     machines: Cluster | None
-    change: MachineChange
     known: tuple[StageCost, ...] | None
     layers: LayersOfRuns | None
-    input_share: float
-    slow: Mapping[int, float]
+    reading: SlownessReading
+
+    @property
+    def run(self) -> Timeline:
+        """The run, as it was measured."""
+        return self.runs[0][0]
+
+    @property
+    def slow(self) -> Mapping[int, float]:
+        """Slowdown factor of each slow device of the run."""
+        return self.reading.slow[0] if self.reading.slow else {}
+
+    @cached_property
+    def samples(self) -> RunSamples:
+        """Op times and messages measured in the runs."""
+        return samples_of(*self.runs, self.asked.warmup, self.reading.slow)
 
     @cached_property
     def costs(self) -> RunCosts:
@@ -123,17 +145,12 @@ class Question:
         """
         return None if self.layers is None else self.layers.cut(self.costs, self.after)
 
-    def with_slow(self, samples: RunSamples, slow: Mapping[int, float]) -> Question:
-        """Return the same question, with the same cut, of a run whose devices were slow.
-
-        Args:
-            samples: Samples of the runs, as of devices that are not slow.
-            slow: As `slow` of a question.
-        """
+    def with_reading(self, reading: SlownessReading) -> Question:
+        """Return the same question, with the same cut, under another reading."""
         layers = self.layers
         if layers is not None and self.cut is not None:
             layers = replace(layers, partition=",".join(str(last - first) for first, last in self.cut))
-        return replace(self, samples=samples, slow=slow, layers=layers)
+        return replace(self, reading=reading, layers=layers)
 
     def pair(self) -> tuple[Timeline, Timeline]:
         """Return the predictions of the run and of the changed run, with memory if bytes are known.
@@ -151,17 +168,17 @@ class Question:
         before, after = timelines
         return before, after
 
-    def drawn_makespans_s(self, draws: int, seed: int) -> Iterator[tuple[float, float]]:
+    def drawn_makespans_s(self) -> Iterator[tuple[float, float]]:
         """Yield the makespans of the pair [s], with as many seconds of each kind drawn from the measured ones."""
         import numpy as np
 
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(self.asked.seed)
         before_s, after_s = map(_makespan_by_costs, (self.before, self.after))
 
         def drawn(seconds: Sequence[float]) -> tuple[float, ...]:
             return tuple(seconds[index] for index in rng.integers(len(seconds), size=len(seconds)))
 
-        for _ in range(draws):
+        for _ in range(self.asked.draws):
             samples = replace(
                 self.samples,
                 work={kind: drawn(seconds) for kind, seconds in self.samples.work.items()},
@@ -171,14 +188,14 @@ class Question:
             before, after = self._conditions(self._costs_of(samples))
             yield before_s(*before), after_s(*after)
 
-    def asked(self) -> list[str]:
+    def words(self) -> list[str]:
         """Return the changes, in a few words each."""
         words = [self.after.name] if self.after.name != self.before.name else []
         if self.after.num_microbatches != self.before.num_microbatches:
             words.append(f"{self.after.num_microbatches} micro-batches")
         if self.cut is not None:
             words.append(f"layers {','.join(str(last - first) for first, last in self.cut)}")
-        return [*words, *self.change.words()] or [self.after.name]
+        return [*words, *self.asked.words()] or [self.after.name]
 
     def suppositions(self) -> list[str]:
         """Return the assumptions where neither runs nor profile give a value, a line each."""
@@ -193,7 +210,7 @@ class Question:
             parts = after.num_stages // before.num_stages
             lines.append(f"each stage of the run taken as {parts} equal ones; a profile would cut its layers")
         if self._splits and not {"I", "W"} <= seen and phases & {Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}:
-            share = self.input_share
+            share = self.asked.input_share
             lines.append(
                 f"I taken as {share:.3g} of B, W as {1 - share:.3g} (of stage 0: W as all of it), and both together "
                 "as long as B, though a split often costs more, as only B was run; a profile, or a run with I and W, "
@@ -209,7 +226,7 @@ class Question:
             lines.append("all-reduces take no time: no profile says their bytes")
         if self.machines is None and costs.message is None:
             lines.append("messages take no time: no rank was seen waiting for one")
-        return [*lines, *self.change.notes(self._machines(costs), is_of_runs=self.machines is None)]
+        return [*lines, *self.asked.notes(self._machines(costs), is_of_runs=self.machines is None)]
 
     def _of_other_model(self) -> list[str]:
         """Return a line if the times of the run's stages are far from the profile."""
@@ -227,8 +244,8 @@ class Question:
 
     def _costs_of(self, samples: RunSamples) -> RunCosts:
         size = None if self.layers is None else self.layers.microbatch_size
-        costs = with_profiled(costs_of_samples(samples, self.names, self.warmup), self.known, size)
-        return replace(costs, splits_stages=True, assumed_input_share=self.input_share)
+        costs = with_profiled(costs_of_samples(samples, self.runs[1], self.asked.warmup), self.known, size)
+        return replace(costs, splits_stages=True, assumed_input_share=self.asked.input_share)
 
     @property
     def _splits(self) -> bool:
@@ -239,8 +256,8 @@ class Question:
         """Return costs and machines of the run, and of the changed run."""
         machines = self._machines(costs)
         recut = None if self.layers is None or self.cut is None else self.layers.costs_of(self.cut, costs)
-        still_slow = {device: factor for device, factor in self.slow.items() if device not in self.change.healed}
-        changed = self.change.on(_slowed(machines, still_slow), is_of_runs=self.machines is None)
+        still_slow = {device: factor for device, factor in self.slow.items() if device not in self.asked.heal}
+        changed = self.asked.on(_slowed(machines, still_slow), is_of_runs=self.machines is None)
         after = costs.stage_costs(self.after) if recut is None else recut
         return (costs.stage_costs(self.before), _slowed(machines, self.slow)), (after, changed)
 

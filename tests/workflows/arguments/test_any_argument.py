@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pipesched
-from pipesched.profiles.io import load_plan
+from pipesched.profiles.io import load_cluster, load_plan
 from tests.hand_runs import run_by_hand
 
 GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
@@ -62,7 +62,7 @@ CALLS = {
     pipesched.flat: {"num_devices": 2},
     pipesched.of_nodes: {"node": pipesched.flat(2), "num_nodes": 2},
     pipesched.load_profile: {"path": GPT},
-    pipesched.load_cluster: {"path": "cluster.json"},
+    load_cluster: {"path": "cluster.json"},
     load_plan: {"path": "plan.json"},
     pipesched.run: {"schedule": LISTS, "model": MODEL},
     pipesched.verify: {"model": MODEL, "schedules": [LISTS]},
@@ -256,7 +256,7 @@ def test_an_argument_that_makes_no_sense_is_named(function, name, value, words):
         (lambda: pipesched.of_nodes(pipesched.flat(2), 10**30), "num_nodes: got 1000000000000000000000000000000, exp"),
         (lambda: pipesched.of_nodes(pipesched.flat(100_000), 2), "num_nodes: got 2, expected at most 1"),
         (lambda: pipesched.load_profile(5), "5: got "),
-        (lambda: pipesched.load_cluster(None), "None: got "),
+        (lambda: load_cluster(None), "None: got "),
     ],
 )
 def test_costs_machines_and_files_refuse_what_they_cannot_be_made_of(call, words):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import pipesched
+from pipesched.questions import ScheduleCounts
 from pipesched.schedules import ScheduleError, make_generated_schedule, make_schedule
 from pipesched.schedules.builders import OwnName
 from pipesched.schedules.ops import Compute, Message, Overlap, Payload, Send, Step, backward, forward
@@ -36,7 +37,7 @@ def looped(p, m, num_chunks=2, sizes: tuple[int, ...] = (1,), share: float = 0.5
 
 
 def test_what_it_yields_is_a_schedule_that_steps_at_its_end():
-    schedule = read_schedule_argument(plain, **COUNTS).schedule
+    schedule = read_schedule_argument(plain, ScheduleCounts(**COUNTS)).schedule
     assert schedule.ops == pipesched.build("gpipe", 2, 3).ops
     assert (schedule.name, schedule.origin) == (f"{__name__}:plain", None)
     assert own_entry(plain).text == "All forwards, then all backwards."
@@ -49,13 +50,13 @@ def test_parameters_are_those_of_its_signature():
     ]  # fmt: skip
     assert (entry.traits.takes_chunks, entry.chunks) == (True, 2)
     asked = {"sizes": (2, 1), "share": 0.25, "depth": 3}
-    schedule = read_schedule_argument(looped, **COUNTS, num_chunks=3, parameters=asked).schedule
+    schedule = read_schedule_argument(looped, ScheduleCounts(**COUNTS, num_chunks=3, parameters=asked)).schedule
     assert (schedule.num_stages, schedule.stages_on(1)) == (6, (1, 3, 5))
     assert schedule.ops[0][:4] == (forward(0, 0), forward(0, 1), forward(0, 2), forward(2, 0))
-    last = read_schedule_argument(plain, **COUNTS, parameters={"reverse": 1}).schedule.ops[0]
+    last = read_schedule_argument(plain, ScheduleCounts(**COUNTS, parameters={"reverse": 1})).schedule.ops[0]
     assert last[3:] == (backward(0, 2), backward(0, 1), backward(0, 0), Step(0))
     with pytest.raises(ScheduleError, match=r":plain: got unknown parameter depth, expected reverse"):
-        read_schedule_argument(plain, **COUNTS, parameters={"depth": 1})
+        read_schedule_argument(plain, ScheduleCounts(**COUNTS, parameters={"depth": 1}))
 
 
 @pytest.mark.parametrize("schedule", [looped, f"{__name__}:looped"])
@@ -75,7 +76,7 @@ def test_a_file_is_read_anew_when_it_has_changed(tmp_path):
             "def b(p, m): return [[forward(0, i) for i in range(N)]]\n"
         )
         os.utime(path, (count, count))  # Python itself tells files of one size apart by their seconds
-        schedule = read_schedule_argument(f"{path}:b", num_ranks=1, num_microbatches=2).schedule
+        schedule = read_schedule_argument(f"{path}:b", ScheduleCounts(num_ranks=1, num_microbatches=2)).schedule
         assert len(schedule.ops[0]) == count + 1
 
 
@@ -87,9 +88,9 @@ def test_a_schedule_keeps_its_devices_and_goes_by_the_builders_name():
         rows = [*plain(num_ranks, num_microbatches)]
         return make_generated_schedule("x", 2, num_microbatches, [rows[0].__iter__, rows[1].__iter__])
 
-    schedule = read_schedule_argument(shared, **COUNTS).schedule
+    schedule = read_schedule_argument(shared, ScheduleCounts(**COUNTS)).schedule
     assert (schedule.rank_to_device, schedule.name.rpartition(".")[2]) == ((0, 0), "shared")
-    assert read_schedule_argument(generated, **COUNTS).schedule.is_held
+    assert read_schedule_argument(generated, ScheduleCounts(**COUNTS)).schedule.is_held
 
 
 def test_whole_numbers_of_numpy_are_numbers():

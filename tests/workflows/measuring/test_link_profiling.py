@@ -4,6 +4,7 @@ import pytest
 
 import pipesched
 from pipesched.executor import RankFailed
+from pipesched.profiles.io import load_cluster
 
 
 @pytest.mark.distributed
@@ -21,7 +22,7 @@ def test_the_links_between_two_processes_are_measured_and_a_fault_is_named(tmp_p
     assert [label.get_text() for label in measurement.plot().axes[0].get_xticklabels()] == ["1 KiB", "64 KiB"]
     assert "messages between two ranks that compute" in measurement._repr_html_()
     measurement.save(tmp_path / "links.json")
-    assert pipesched.load_cluster(tmp_path / "links.json").devices == cluster.devices
+    assert load_cluster(tmp_path / "links.json").devices == cluster.devices
     # how long a message is on its way may be all its ranks' own time: then nothing is left for the latency
     assert cluster.intra.sending_s(1024) + cluster.intra.transfer_s(1024) + cluster.intra.receiving_s(1024) > 0
     assert min(cluster.intra.sending_s(1024), cluster.intra.post_s, cluster.intra.receiving_s(1024)) > 0

@@ -6,6 +6,7 @@ import pytest
 
 from pipesched.executor.runs import Measured
 from pipesched.profiles.io import Plan, Predicted
+from pipesched.questions import ScheduleCounts
 from pipesched.schedules import MemorySample
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import ScheduleSpec
@@ -59,6 +60,6 @@ def test_of_a_plan_without_a_flush_a_short_run_says_no_pace():
 
 def test_the_table_of_a_notebook_has_both():
     assert "as planned and as measured" in result(PLAN)._repr_html_()
-    unplanned = read_schedule_argument("gpipe", num_ranks=2, num_microbatches=3)
+    unplanned = read_schedule_argument("gpipe", ScheduleCounts(num_ranks=2, num_microbatches=3))
     timeline = replace(play(lower(unplanned.schedule)), source="measured")
     assert "planned" not in result_of(unplanned, Measured(timeline, (1.0,), ())).to_dict()

@@ -13,7 +13,7 @@ from tests.profiles.traces.kineto_files import two_ranks
         ({"files": "rank0.json"}, r"files: got 'rank0.json', expected a list"),
         ({"files": [5]}, r"files: got 5, expected paths"),
         ({"patterns": "x"}, r"patterns: got 'x', expected a list"),
-        ({"patterns": [None]}, r"patterns: got None, expected regular expressions"),
+        ({"patterns": [None]}, r"patterns: got None, expected a text"),
         ({"step": -1}, r"step: got -1, expected at least 0"),
         ({"step": 1.5}, r"step: got 1.5, expected an integer"),
         ({"schedule": 3}, r"schedule: got 3, expected a Schedule"),

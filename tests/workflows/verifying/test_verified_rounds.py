@@ -11,7 +11,7 @@ from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import compare_timelines
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.views import gantt_figure
-from pipesched.workflows.timelines.replaying import explain_error
+from pipesched.workflows.timelines.replaying import Explanation, explain_error
 from pipesched.workflows.verifying import (
     MachineDrift,
     RoundsVerification,
@@ -99,7 +99,7 @@ def test_rounds_that_differ_have_none():
 
 
 def test_an_error_that_cannot_be_split_has_no_parts():
-    unsplit = replace(verified(1.0), explanation=pipesched.workflows.timelines.Explanation("no", None))
+    unsplit = replace(verified(1.0), explanation=Explanation("no", None))
     several = ScheduleRounds((unsplit, verified(1.1)))
     assert several.model is None
     assert several.to_dict()["costs"] is None
