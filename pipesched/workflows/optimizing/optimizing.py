@@ -91,7 +91,7 @@ def optimize(question: OptimizeQuestion) -> Optimum:
     known = sorted((judged(order.schedule) for order in search.orders), key=lambda order: order.time_s)
     over_limit = None if search.fits else judged(search.lists)
     # last, so that an interrupt is answered at once
-    proof = search.prove(question.seconds, question.num_workers, question.progress)
+    proof = search.prove(question, question.progress)
     best = known[0]
     if proof.starts is not search.orders[0].starts:
         best = min(best, judged(search.lists_of(proof.starts, OPTIMUM)), key=lambda order: order.time_s)

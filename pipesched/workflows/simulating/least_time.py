@@ -160,8 +160,7 @@ class OrderSearch:
 
     def prove(
         self,
-        seconds: float,
-        num_workers: int | None = None,
+        asked: OptimizeSettings,
         progress: OnSearch = lambda share, best_s, bound_s: None,  # noqa: ARG005
     ) -> OrderProof:
         """Search for a shorter order than the known ones, and for a proof that none exists.
@@ -169,34 +168,28 @@ class OrderSearch:
         A KeyboardInterrupt ends the search with the results so far.
 
         Args:
-            seconds: Time limit of CP-SAT [s]; 0: only the simple bounds of each rank.
-            num_workers: Threads; None: one for each core.
+            asked: The time limit of CP-SAT, and its threads.
             progress: Receives the state of the search now and then.
 
         Raises:
             ModuleNotFoundError: OR-tools is not installed, and the simple bounds leave a gap.
             SimulationError: No known order is within the limits.
         """
+        seconds, problem = asked.seconds, self.problem
 
         def tell(passed_s: float, ticks: int, bound: int) -> None:
-            progress(min(1.0, passed_s / seconds), ticks * self.problem.tick_s, bound * self.problem.tick_s)
+            progress(min(1.0, passed_s / seconds), ticks * problem.tick_s, bound * problem.tick_s)
 
-        known, least = self.orders[0].starts, least_ticks(self.problem)
-        if not self.problem.room.counts_bytes:
+        known, least = self.orders[0].starts, least_ticks(problem)
+        limits: dict[str, Any] = {"seconds": seconds, "num_workers": asked.num_workers, "progress": tell}
+        if not problem.room.counts_bytes:
             with OrderSearcher() as searcher:
-                return searcher.prove(
-                    self.problem, known, least, seconds=seconds, num_workers=num_workers, progress=tell
-                )
-        return prove_fitting_order(
-            self.problem,
-            known,
-            least,
-            lambda starts: self.lists_of(starts, self.lists.name),
-            self.excess,
-            seconds=seconds,
-            num_workers=num_workers,
-            progress=tell,
-        )
+                return searcher.prove(problem, known, least, **limits)
+
+        def lists_of(starts: OpTimes) -> Schedule:
+            return self.lists_of(starts, self.lists.name)
+
+        return prove_fitting_order(problem, known, least, lists_of, self.excess, **limits)
 
     def least_time(self, time_s: float, proof: OrderProof | None) -> LeastTime:
         """Return the bound for a schedule of this makespan or period [s]; without a proof, by simple bounds."""

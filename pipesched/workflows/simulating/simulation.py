@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles.clusters import all_reduce
 from pipesched.profiles.costs import Variation
 from pipesched.profiles.processes import num_cores
-from pipesched.questions import OnShare, SimulateSettings, unheard
+from pipesched.questions import OnShare, OptimizeSettings, SimulateSettings, unheard
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import optimum, views
 from pipesched.simulator.analysis import (
@@ -104,7 +104,9 @@ def _least_time(prediction: Prediction, seconds: float) -> LeastTime:
     except optimum.NotOrderableError:
         bound_s = optimum.least_seconds_of_lists(prediction.schedule, prediction.costs, prediction.cluster)
         return LeastTime(bound_s, math.inf, None, prediction.makespan_s)
-    return search.least_time(prediction.makespan_s, search.prove(seconds) if seconds else None)
+    return search.least_time(
+        prediction.makespan_s, search.prove(OptimizeSettings(seconds=seconds)) if seconds else None
+    )
 
 
 def _variation(setup: Setup) -> Variation:
