@@ -32,8 +32,17 @@ from pipesched.executor.launch import (
     stacks_written_to,
     watched,
 )
-from pipesched.executor.runs import Measured, RankListener, going_on, measure_on_streams, patient, run_rank
-from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
+from pipesched.executor.runs import (
+    Measured,
+    RankListener,
+    going_on,
+    measure_on_streams,
+    patient,
+    result_file,
+    result_to_text,
+    run_rank,
+)
+from pipesched.executor.training import Scores, Trained, step_line
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
 from pipesched.profiles.processes import end_with, prints_to_stderr
@@ -72,13 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 with prints_to_stderr():
                     result = _run_unlaunched(spec, watch)
-        match result:
-            case Measured():
-                with writing(ranks_of_processes(result.timeline.rank_to_device)[0]):
-                    _report(result, folder, asked.out)
-            case Trained() if not folder:  # else the scores are in their files
-                _report_training(spec, result, asked.out)
-                return PAUSED if result.is_paused else 0
+        if result is not None:
+            return _report(spec, result, folder, asked.out)
     except (ScheduleError, ProfileError, ExecutionError) as error:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"
@@ -166,10 +170,10 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
     if not isinstance(spec.job, Train):
         return run_rank(spec, listener, meet)
 
-    def on_phase(trials: AdvanceTrials, num_steps: int) -> None:
+    def on_phase(num_steps: int, advance: int) -> None:
         if number == 0:
             with phases_file(folder).open("a") as file:
-                file.write(phase_line(trials, num_steps))
+                file.write(phase_line(num_steps, advance))
 
     with scores_file(folder, number).open("w", buffering=1) as file:
 
@@ -203,14 +207,23 @@ def _require_writable(out: Path) -> None:
         raise ExecutionError(f"--out: got {str(out)!r}, expected a file in a folder that is there; try another path")
 
 
-def _report(measured: Measured, folder: Path | None, out: Path | None) -> None:
-    if folder:
-        (folder / "result.json").write_text(json.dumps(measured.numbers()))
-        write_text(folder / "timeline.json", timeline_to_json(measured.timeline))
-        return
-    if out:
-        write_text(out, timeline_to_json(measured.timeline))
-    print(json.dumps(measured.numbers()))
+def _report(spec: RunSpec, result: Measured | Trained, folder: Path | None, out: Path | None) -> int:
+    """Write the result of the first process, for its launcher or for people; return the exit code."""
+    match result:
+        case Measured():
+            with writing(ranks_of_processes(result.timeline.rank_to_device)[0]):
+                if folder:
+                    write_text(result_file(folder), result_to_text(result))
+                elif out:
+                    write_text(out, timeline_to_json(result.timeline))
+            if not folder:
+                print(json.dumps(result.numbers()))
+        case Trained() if folder:
+            write_text(result_file(folder), result_to_text(result))
+        case Trained():
+            _report_training(spec, result, out)
+            return PAUSED if result.is_paused else 0
+    return 0
 
 
 def _report_training(spec: RunSpec, trained: Trained, out: Path | None) -> None:

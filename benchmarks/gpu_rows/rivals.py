@@ -16,8 +16,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from gpu_rows.card import Card
 from gpu_rows.row import Row
 from gpu_rows.whole_model import even_bounds, streams_on
+from pipesched.executor import RunSettings
 from pipesched.executor.core import Batch, build_stages, make_batch
 from pipesched.executor.runs import local_ranks, run_local
+from pipesched.profiles import Dtype
 from pipesched.profiles.models import Model, build_layers, resolve_model, torch_dtype
 from pipesched.profiles.models.torch_names import make_optimizer
 from pipesched.schedules.builders import build
@@ -50,12 +52,13 @@ def lines(card: Card) -> Iterator[str]:
 
 def _row(card: Card, case: str) -> str:
     width, size = card.pick(WIDTHS[case], (32, 8))
-    model, dtype = resolve_model(f"mlp:layers=8,width={width}"), torch_dtype(card.pick("bfloat16", "float32"))
+    name: Dtype = card.pick("bfloat16", "float32")
+    model, dtype = resolve_model(f"mlp:layers=8,width={width}"), torch_dtype(name)
     batch = make_batch(model, NUM_MICROBATCHES, size, seed=0, dtype=dtype, device=card.device)
     steps = [
         _their_step(model, batch, dtype, card.device),
-        _our_step(model, batch, dtype, card.device, "interleaved", 1),
-        _our_step(model, batch, dtype, card.device, "1f1b", 2),
+        _our_step(model, batch, name, card.device, "interleaved", 1),
+        _our_step(model, batch, name, card.device, "1f1b", 2),
     ]
     seconds: list[list[float]] = [[] for _ in steps]
     for turn in range(card.pick(20, 4)):
@@ -71,13 +74,13 @@ def _row(card: Card, case: str) -> str:
     return f"| {case}: width {width}, {size} samples | {cells} | {own_s[0] / torch_s:.3f} |"
 
 
-def _our_step(model: Model, batch: Batch, dtype: torch.dtype, device: torch.device, name: str, num_ranks: int) -> Step:
+def _our_step(model: Model, batch: Batch, dtype: Dtype, device: torch.device, name: str, num_ranks: int) -> Step:
     schedule = lower(build(name, num_ranks, NUM_MICROBATCHES, 2 if name == "interleaved" else None))
     bounds = even_bounds(len(model.layers), schedule.num_stages)
-    how = {"optimizer": "sgd", "lr": LR, "seed": 0, "dtype": dtype, "device": device}
+    settings = RunSettings(optimizer="sgd", lr=LR, dtype=dtype)
     ranks = local_ranks(
         schedule,
-        lambda rank: build_stages(schedule, rank, model, bounds, **how),  # type: ignore[arg-type]
+        lambda rank: build_stages(schedule, rank, model, bounds, settings, device),
         streams=streams_on(device, num_ranks),
     )
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pipesched.executor import RunSettings
 from pipesched.executor.core import (
     Batch,
     CudaStreams,
@@ -33,6 +34,7 @@ from pipesched.executor.core import (
     make_clock,
 )
 from pipesched.executor.runs import local_ranks, run_local
+from pipesched.profiles import OptimizerName
 from pipesched.profiles.models import Model, build_layers, resolve_model
 from pipesched.profiles.models.torch_names import make_optimizer
 from pipesched.schedules import Schedule
@@ -46,8 +48,9 @@ TOLERANCE = 1e-5
 """Largest difference, relative to the largest number of the same kind, where sums run in another order."""
 MODEL = "gpt:layers=6,width=64,heads=4,context=32"
 NUM_MICROBATCHES, MICROBATCH_SIZE, PIPELINES, SEED = 8, 2, 2, 0
-OPTIMIZER, LR = "momentum", 0.05
+OPTIMIZER: OptimizerName = "momentum"
 """Momentum: the buffer is the gradient of the first Step, and a decayed sum from the second Step on."""
+LR = 0.05
 Values = dict[str, Tensor]
 """The parameters of a stage by name."""
 
@@ -136,10 +139,8 @@ def _on_streams(
     """Run the lists `times` times, each rank on a stream of the device."""
 
     def stages_of(rank: int) -> dict[int, Stage]:
-        return build_stages(
-            schedule, rank, model, bounds,
-            optimizer=OPTIMIZER, lr=LR, seed=SEED, dtype=torch.float32, device=device,
-        )  # fmt: skip
+        settings = RunSettings(optimizer=OPTIMIZER, lr=LR, seed=SEED)
+        return build_stages(schedule, rank, model, bounds, settings, device)
 
     streams = streams_on(device, schedule.num_ranks)
     ranks = local_ranks(schedule, stages_of, streams=streams, recorder=lambda rank: Recorder(make_clock(device)))  # noqa: ARG005

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pipesched.executor import Averaging, ExecutionError, cut_fault, epsilon_fault
+from pipesched.executor import Averaging, ExecutionError, RunSettings, cut_fault, epsilon_fault
 from pipesched.executor.core.elastic_averager import ElasticAverager, Pool
 from pipesched.executor.core.gradients import GradientMean, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
@@ -25,6 +25,7 @@ from pipesched.profiles.models import (
     on_device,
     pinned_for,
     require_untied,
+    torch_dtype,
 )
 from pipesched.schedules import PredictionRule, Schedule
 from pipesched.schedules.ops import Compute, Phase, Step
@@ -36,28 +37,20 @@ def build_stages(
     rank: int,
     model: Model,
     bounds: Sequence[tuple[int, int]],
-    *,
-    optimizer: str,
-    lr: float,
-    seed: int,
-    dtype: torch.dtype,
+    settings: RunSettings,
     device: torch.device,
-    prediction: PredictionRule | None = None,
+    *,
     on_loss: OnLoss | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> dict[int, Stage]:
-    """Build the stages that `rank` computes, with the weights of the whole model for `seed`.
+    """Build the stages that `rank` computes, with the weights of the whole model for the seed of the run.
 
     So the replicas of a stage begin alike.
 
     Args:
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
-        optimizer: Name of the optimizer.
-        lr: Learning rate.
-        seed: Seed of weights and random layers.
-        dtype: Type of weights and activations.
+        settings: Give the optimizer, its learning rate, the seed, the dtype and the rule of weight prediction.
         device: Device of the stages.
-        prediction: Rule of weight prediction for ops that look ahead (default: by the schedule's traits).
         on_loss: Called with micro-batch, output, target and loss after each forward of the last stage, which then keeps
             no losses.
         on_step: Called with stage and version after each Step.
@@ -72,17 +65,18 @@ def build_stages(
         raise ExecutionError(f"bounds: {fault}")
     require_untied(model, bounds)
     stages = dict[int, Stage]()
-    scales = _scales(schedule)
+    scales, seed, dtype = _scales(schedule), settings.seed, torch_dtype(settings.dtype)
     for index in schedule.stages_on(rank):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
         parameters = list(module.parameters())
-        its_optimizer = make_optimizer(optimizer, parameters, lr) if parameters else None
+        its_optimizer = make_optimizer(settings.optimizer, parameters, settings.lr) if parameters else None
         parts = _known_parts(schedule, rank, index)
         recomputed = _recomputed(schedule, parts)
         predictor = None
         if its_optimizer is not None:
-            rule = _rule(schedule, prediction) if any(part.lookahead for part in parts) else None
-            _require_epsilon(dtype, optimizer, rule)
+            rule = _rule(schedule, settings.prediction) if any(part.lookahead for part in parts) else None
+            if fault := epsilon_fault(settings.dtype, settings.optimizer, rule):
+                raise ExecutionError(f"dtype: {fault}")
             predictor = None if rule is None else Predictor(its_optimizer, rule)
         stages[index] = ModuleStage(
             module,
@@ -180,12 +174,6 @@ def _rule(schedule: Schedule, prediction: PredictionRule | None) -> PredictionRu
             f"name a prediction, one of {', '.join(PredictionRule)}"
         )
     return rule
-
-
-def _require_epsilon(dtype: torch.dtype, optimizer: str, rule: PredictionRule | None) -> None:
-    fault = epsilon_fault(str(dtype).removeprefix("torch."), optimizer, rule)
-    if fault is not None:
-        raise ExecutionError(f"dtype: {fault}")
 
 
 def make_batch(

@@ -22,7 +22,7 @@ from .meeting import shared_file as shared_file
 from .progress_page import PageRow as PageRow
 from .progress_page import ProgressPage as ProgressPage
 from .rank_context import RankContext as RankContext
-from .rank_context import connected_as as connected_as
+from .rank_context import connected as connected
 from .rank_context import references as references
 from .rank_device import ranks_of_processes as ranks_of_processes
 from .rank_watch import WatchedRank as WatchedRank

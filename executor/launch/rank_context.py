@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from itertools import count
@@ -47,7 +47,7 @@ from pipesched.executor.launch.meeting import (
     require_agreement,
     shared_file,
 )
-from pipesched.executor.launch.rank_device import Neighbours, placed, ranks_of_processes
+from pipesched.executor.launch.rank_device import Neighbours, RankDevice, placed, ranks_of_processes
 from pipesched.executor.launch.run_spec import RunSpec, Train
 from pipesched.executor.transport import (
     Groups,
@@ -57,7 +57,7 @@ from pipesched.executor.transport import (
     TensorShape,
     nccl_environment,
 )
-from pipesched.profiles import Backend, DeviceKind, MessagePrecision
+from pipesched.profiles import MessagePrecision
 from pipesched.profiles.measuring import computing
 from pipesched.profiles.processes import pin, usable_cores
 from pipesched.schedules import Schedule
@@ -69,24 +69,24 @@ class RankContext:
     """A rank, its device, and its connections.
 
     Attributes:
-        is_first: Whether this is process 0, which reports the results.
-        backend: Backend of the messages between stages: ``gloo`` or ``nccl``.
-        timeout_s: Longest wait of the rank for one message.
-        num_busy: Devices of this machine that can compute at once, each with its own core or GPU.
-        is_busy: Whether this is the first rank of such a device.
-        interference: Faults of the rank, or None without any.
+        place: The device of the rank, and the backend of its messages.
         groups: The process groups of the run, kept from list to list.
+        timeout_s: Longest wait of the rank for one message.
+        is_first: Whether this is process 0, which reports the results.
+        interference: Faults of the rank, or None without any.
     """
 
     rank: int
-    is_first: bool
-    device: torch.device
-    backend: str
+    place: RankDevice
+    groups: Groups
     timeout_s: float
-    num_busy: int = 1
-    is_busy: bool = True
+    is_first: bool
     interference: Interference | None = None
-    groups: Groups = field(default_factory=lambda: Groups("gloo", torch.device("cpu")))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the rank."""
+        return self.place.device
 
     def meet(self) -> None:
         """Wait for all ranks."""
@@ -115,7 +115,7 @@ class RankContext:
         Raises:
             ExecutionError: Compression over NCCL.
         """
-        if compression is not None and self.backend == "nccl":
+        if compression is not None and self.place.backend == "nccl":
             raise ExecutionError(
                 f"compression: got {compression} over nccl, expected gloo: what a message holds could be known only by "
                 "waiting for the device; try backend gloo"
@@ -138,7 +138,7 @@ class RankContext:
                 self.rank, lists, schedule.num_stages, shapes, self.device, self.groups.of_replicas(schedule.reducers),
                 are_held=schedule.is_held and schedule.is_lowered,
             )  # fmt: skip
-            if self.backend == "nccl":
+            if self.place.backend == "nccl":
                 return NcclTransport(own, self.groups.of_channels(channels(schedule)))
         return ProcessGroupTransport(own, self.timeout_s, compression, is_staged=self.device.type == "cuda")
 
@@ -156,28 +156,15 @@ class RankContext:
 
 
 @contextmanager
-def connected(
-    schedule: Schedule,
-    *,
-    device: DeviceKind,
-    backend: Backend,
-    threads: int,
-    timeout_s: float,
-    is_pinned: bool = True,
-    meet: str = "env://",
-    digests: Mapping[str, str] | None = None,
-    interference: Interference | None = None,
-) -> Iterator[RankContext]:
+def connected(spec: RunSpec, schedule: Schedule, meet: str) -> Iterator[RankContext]:
     """Meet the other ranks of `schedule`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
     RANK is the number of the process; the rank of the schedule follows from the devices of the ranks.
 
     Args:
-        threads: CPU threads of this rank.
-        is_pinned: Whether every rank on CPUs gets its own cores, if there are enough.
+        spec: Specification of the run; processes that meet as torchrun sets it check that theirs are equal.
+        schedule: The lists of all ranks.
         meet: Meeting point of the ranks: an ``init_method`` of torch.distributed.
-        digests: Digests of the fields that must be equal in all processes, by name, or None to skip the check.
-        interference: Faults of this rank, or None without any.
 
     Raises:
         ExecutionError: The number of processes is not the number of ranks, the device or backend is missing, or the
@@ -192,24 +179,21 @@ def connected(
     rank = ranks_of_processes(schedule.rank_to_device)[process]
     near = Neighbours.of(schedule.rank_to_device, process)
     # a dead peer is seen through its closed connection; this only bounds waits outside of the lists
-    patience = timedelta(seconds=max(START_S, timeout_s))
+    patience = timedelta(seconds=max(START_S, spec.timeout_s))
     abort_failed(gives_up=True)
     with waiting_for(f"the other ranks of rank {rank}"):
         store = _store(meet, process, size, patience)
-    if digests is not None:
-        require_agreement(digests, store, process, size)
-    place = placed(device, backend, near, store)
+    if meet == "env://":
+        require_agreement(digests_of(spec), store, process, size)
+    place = placed(spec.device, spec.backend, near, store)
     groups = Groups(place.backend, place.device)
     with (
-        _cores(near.index, near.num_devices, threads, is_pinned=is_pinned and device == "cpu"),
-        computing(threads, [place.device]),
+        _cores(near.index, near.num_devices, spec.threads, is_pinned=spec.is_pinned and spec.device == "cpu"),
+        computing(spec.threads, [place.device]),
         nccl_environment() if place.backend == "nccl" else nullcontext(),
         default_group(groups, rank, size, store, patience),
     ):
-        yield RankContext(
-            rank, process == 0, place.device, place.backend, timeout_s,
-            place.num_busy, place.is_busy, interference, groups,
-        )  # fmt: skip
+        yield RankContext(rank, place, groups, spec.timeout_s, process == 0, _interference(spec, schedule))
         with waiting_for(f"the other ranks of rank {rank}"):
             dist.barrier()
 
@@ -247,21 +231,6 @@ def _joined(meet: str, process: int, size: int) -> Store:
 
 
 _lasting = cache(_joined)
-
-
-def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContextManager[RankContext]:
-    """Return `connected` with the settings of the run; processes that meet as torchrun sets it check their digests."""
-    return connected(
-        schedule,
-        device=spec.device,
-        backend=spec.backend,
-        threads=spec.threads,
-        timeout_s=spec.timeout_s,
-        is_pinned=spec.is_pinned,
-        meet=meet,
-        digests=digests_of(spec) if meet == "env://" else None,
-        interference=_interference(spec, schedule),
-    )
 
 
 def _interference(spec: RunSpec, schedule: Schedule) -> Interference | None:

@@ -1,14 +1,14 @@
 from .launcher import launch as launch
 from .local_runner import local_ranks as local_ranks
 from .local_runner import run_local as run_local
-from .local_training import TrainingSetup as TrainingSetup
 from .local_training import train_locally as train_locally
-from .local_training import training_of as training_of
 from .measuring_job import Measured as Measured
 from .measuring_job import whole_model_losses as whole_model_losses
 from .rank_job import RankListener as RankListener
 from .rank_process import patient as patient
 from .rank_process import run_rank as run_rank
+from .result_text import result_file as result_file
+from .result_text import result_to_text as result_to_text
 from .streamed_run import measure_on_streams as measure_on_streams
 from .training_launcher import OnRestart as OnRestart
 from .training_launcher import drain_file as drain_file
@@ -18,3 +18,5 @@ from .training_launcher import phases_file as phases_file
 from .training_launcher import scores_file as scores_file
 from .training_launcher import scores_line as scores_line
 from .training_parts import going_on as going_on
+from .training_setup import TrainingSetup as TrainingSetup
+from .training_setup import training_of as training_of

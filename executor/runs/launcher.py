@@ -11,9 +11,10 @@ from typing import Generic, TypeVar, final
 from pipesched.executor.core import averagers
 from pipesched.executor.launch import Measure, Processes, RunSpec, job_folder, job_to_json
 from pipesched.executor.runs.measuring_job import Measured
+from pipesched.executor.runs.result_text import result_file, result_from_text
 from pipesched.profiles.io import require_trusted
 from pipesched.schedules import Schedule
-from pipesched.schedules.formats import from_json, read_timeline
+from pipesched.schedules.formats import from_json
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Op
 
@@ -109,7 +110,6 @@ class _Measuring(WatchedJob[Measured]):
         self._tick(num_ops / self._total)
 
     def result(self, folder: Path) -> Measured:
-        from pydantic import TypeAdapter
-
-        numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_json((folder / "result.json").read_text())
-        return Measured(read_timeline(folder / "timeline.json"), **numbers)
+        measured = result_from_text(result_file(folder).read_text())
+        assert isinstance(measured, Measured), "its job measures"
+        return measured

@@ -37,7 +37,7 @@ from pipesched.executor.emulation import (
 from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts, shared_file
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.runs.rank_job import RankJob, RankListener
-from pipesched.executor.transport import TensorShape, emulated_shapes, find_shapes
+from pipesched.executor.transport import TensorShape, emulated_shapes
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
 from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
@@ -115,8 +115,7 @@ class MeasuringJob(RankJob[Measured]):
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
         if self._job.emulate is not None:
             return emulated_shapes(self._job.emulate, sys.maxsize if self._cluster is None else MOST_BYTES)
-        sample = batch.inputs[0] if 0 in stages else None
-        return find_shapes(self._schedule, context.rank, stages, sample)
+        return super().shapes(context, stages, batch)
 
     def work(
         self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
@@ -146,7 +145,7 @@ class MeasuringJob(RankJob[Measured]):
         if self._job.emulate is not None:  # emulated stages take the same time on any machine
             return
         context.meet()
-        if context.is_busy:
+        if context.place.is_busy:
             self._kernels_s.append(yardstick_s(1, context.device, SHORT_COUNT))
 
     def gather(self, context: RankContext) -> Measured | None:
@@ -159,7 +158,7 @@ class MeasuringJob(RankJob[Measured]):
             return None
         yardstick = None
         if len(kernels_s):
-            num_busy = context.num_busy if self.spec.device == "cpu" else 1
+            num_busy = context.place.num_busy if self.spec.device == "cpu" else 1
             yardstick = Yardstick(self.spec.device, num_busy, float(kernels_s.mean()))
         return make_measured(self._schedule, times_ns, held_bytes, losses, yardstick)
 
@@ -183,10 +182,7 @@ def build_measured(
     assert spec.model is not None, "a run that is not emulated has a model"
     check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
     built, dtype = model or resolve_model(spec.model), torch_dtype(spec.dtype)
-    stages = build_stages(
-        schedule, rank, built, spec.bounds,
-        optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=device, prediction=spec.prediction,
-    )  # fmt: skip
+    stages = build_stages(schedule, rank, built, spec.bounds, spec, device)
     batch = make_batch(
         built, schedule.num_microbatches, spec.job.microbatch_size, seed=spec.seed, dtype=dtype, device=device,
         reads=(0 in stages, schedule.num_stages - 1 in stages),

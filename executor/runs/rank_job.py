@@ -15,8 +15,8 @@ import torch
 from pipesched.executor import starting, waits_told_to, writing
 from pipesched.executor.core import Batch, DevicePosition, Stage, lists_of, polled
 from pipesched.executor.launch import Gate, LeaveRequest, PageRow, RankContext, RunSpec, references
-from pipesched.executor.training import AdvanceTrials, Scores, save_stages
-from pipesched.executor.transport import TensorShape
+from pipesched.executor.training import Scores, save_stages
+from pipesched.executor.transport import TensorShape, find_shapes
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Op
 
@@ -25,8 +25,8 @@ _Result = TypeVar("_Result")
 OnScores: TypeAlias = Callable[[int, Scores], None]
 """Called with each micro-batch that reaches the last stage of this rank, and its scores."""
 
-OnPhase: TypeAlias = Callable[[AdvanceTrials, int], None]
-"""Called at the beginning of each phase with the trials so far and the number of steps of the phase."""
+OnPhase: TypeAlias = Callable[[int, int], None]
+"""Called at the beginning of each phase of a search with its number of steps, and its advance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class RankListener:
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
     on_scores: OnScores = lambda microbatch, scores: None  # noqa: ARG005
     keeps_scores: bool = False
-    on_phase: OnPhase = lambda trials, num_steps: None  # noqa: ARG005
+    on_phase: OnPhase = lambda num_steps, advance: None  # noqa: ARG005
     is_asked: Callable[[], bool] = lambda: False
     gate: Gate | None = None
     on_turn: Callable[[], None] = lambda: None
@@ -99,9 +99,9 @@ class RankJob(ABC, Generic[_Result]):
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         """Return the stages of the rank, and their input data."""
 
-    @abstractmethod
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
         """Return the shapes of the tensors between stages; all ranks call this together."""
+        return find_shapes(self.lists, context.rank, stages, batch.inputs[0] if 0 in stages else None)
 
     @abstractmethod
     def work(

@@ -1,13 +1,10 @@
-"""The process of a rank, under torchrun or started by a launcher, and its result as text for other processes."""
+"""The process of a rank, under torchrun or started by a launcher."""
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from pipesched.executor import LAUNCHER_S, ExecutionError
 from pipesched.executor.launch import (
@@ -15,43 +12,17 @@ from pipesched.executor.launch import (
     RunSpec,
     WatchedRank,
     WatchedRun,
-    connected_as,
+    connected,
     ranks_of_processes,
     share,
 )
 from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
-from pipesched.executor.runs.training_job import TrainingJob
-from pipesched.executor.training import Scores, ScoreTable, Trained
+from pipesched.executor.runs.rank_training import RankTraining
+from pipesched.executor.runs.result_text import result_from_text, result_to_text
+from pipesched.executor.training import Trained
 from pipesched.profiles.models import Model, kept_random_state
 from pipesched.schedules.common import LONGEST_S
-from pipesched.schedules.formats import timeline_from_json, timeline_to_json
-
-
-def result_to_text(result: Measured | Trained) -> str:
-    """Return a result as JSON in which a number may be NaN or infinite."""
-    if isinstance(result, Trained):
-        fields = TypeAdapter(Trained).dump_python(replace(result, steps=()))
-        return json.dumps({**fields, "steps": [(step.loss, step.accuracy) for step in result.steps]})
-    timeline = timeline_to_json(result.timeline)
-    return json.dumps({"timeline": timeline} | result.numbers())
-
-
-def result_from_text(text: str) -> Measured | Trained:
-    """Return the result in a text of `result_to_text`.
-
-    Raises:
-        ValueError: The text is not a result.
-    """
-    fields = json.loads(text)
-    if "timeline" not in fields:
-        steps = ScoreTable()
-        for loss, accuracy in TypeAdapter(list[tuple[float, float | None]]).validate_python(fields.pop("steps")):
-            steps.append(Scores(loss, accuracy))
-        return replace(TypeAdapter(Trained).validate_python({**fields, "steps": ()}), steps=steps)
-    timeline = timeline_from_json(fields.pop("timeline"), "the first rank's measurement")
-    numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_python(fields)
-    return Measured(timeline, **numbers)
 
 
 @kept_random_state()
@@ -90,12 +61,12 @@ def run_rank(
         raise ExecutionError(
             "transport: got streams with a process per rank, expected one process; try `transport=processes`"
         )
-    kind = MeasuringJob if isinstance(spec.job, Measure) else TrainingJob
+    kind = MeasuringJob if isinstance(spec.job, Measure) else RankTraining
     job: RankJob[Any] = kind(spec, listener, model)
     ranks = ranks_of_processes(job.lists.rank_to_device)
     if watch is not None and int(os.environ["WORLD_SIZE"]) == len(ranks):  # another number is refused
         watch.run = WatchedRun(ranks, job.ops_of, spec.timeout_s, spec.device == "cpu", job.leave_request)
-    with connected_as(spec if watch is None else patient(spec), job.lists, meet) as context:
+    with connected(spec if watch is None else patient(spec), job.lists, meet) as context:
         result: Measured | Trained | None = job.run(context)
         if watch is not None:
             watch.is_done = True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, replace
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -14,34 +13,32 @@ from safetensors.torch import load_model
 from torch import nn
 
 from pipesched.executor import ExecutionError, RankFailed
-from pipesched.executor.core import lists_of
 from pipesched.executor.launch import DrainPage, RunSpec, Train
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
-from pipesched.executor.runs.local_training import TrainingSetup, training_of
-from pipesched.executor.runs.training_job import lists_ahead
-from pipesched.executor.runs.training_parts import TrainingParts, going_on
+from pipesched.executor.runs.result_text import result_file, result_from_text
+from pipesched.executor.runs.training_parts import TrainingPart, TrainingParts, going_on
+from pipesched.executor.runs.training_setup import TrainingSetup, training_of
 from pipesched.executor.training import (
-    AdvanceTrials,
     LossHistory,
     OnStep,
     RunDiverged,
     Scores,
     Trained,
-    Trial,
     export_weights,
 )
 from pipesched.profiles.models import build_layers
-from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Op
 
 OnRestart: TypeAlias = Callable[[RankFailed, int], None]
 """Called when a rank has failed, with the error and the steps that the restarted run begins after."""
 
 
+_CPU = torch.device("cpu")
+
+
 def launch_training(
     spec: RunSpec,
     on_step: OnStep | None = None,
-    *,
     is_asked: Callable[[], bool] = lambda: False,
     export: Path | None = None,
     restarts: int = 0,
@@ -128,14 +125,13 @@ class _Training(WatchedJob[Trained]):
             ExecutionError: A file is damaged, or its tensors do not fit a stage.
         """
         if parts.goes_on:
-            build = training_of(self.spec, torch.device("cpu")).stages(self.lists, lambda *_: None)
+            training = training_of(self.spec)
             for rank in range(self.lists.num_ranks):
-                parts.load(rank, build(rank))
+                parts.load(rank, training.stages(self.lists, rank, _CPU, lambda *_: None))
 
     def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:
-        if self._job.advance is None:
-            return self._parts.ops_of(rank)
-        return chain.from_iterable(lists_of(lists, {rank})[rank] for lists in _phases(self._job, folder))
+        self._parts.phases = [*_phases(self._parts, folder)]
+        return self._parts.ops_of(rank)
 
     def on_progress(self, num_ops: int) -> None:
         if num_ops != self._num_ops:
@@ -155,12 +151,13 @@ class _Training(WatchedJob[Trained]):
         self._read_tails()
         if len(self.history.steps) < self._job.num_steps:
             return replace(self.history.end(), is_paused=True)
-        training = training_of(self.spec, torch.device("cpu"))
+        training = training_of(self.spec)
         stages = _load(training, Path(self.spec.save or ""))
         if self._export is not None:
             export_weights(self._export, stages, self.spec.bounds)
-        trained = self.history.end(training.judge(stages))
-        return trained if self._job.advance is None else replace(trained, ahead=_found(folder))
+        trained = result_from_text(result_file(folder).read_text())
+        assert isinstance(trained, Trained), "its job trains"
+        return replace(self.history.end(training.judge(stages, _CPU)), ahead=trained.ahead)
 
 
 def scores_file(folder: Path, number: int) -> Path:
@@ -179,26 +176,22 @@ def drain_file(folder: Path) -> Path:
 
 
 def phases_file(folder: Path) -> Path:
-    """Return the file in which the first process writes the advance of each phase."""
+    """Return the file in which the first process writes the steps and the advance of each phase."""
     return folder / "phases.jsonl"
 
 
-def phase_line(trials: AdvanceTrials, num_steps: int) -> str:
+def phase_line(num_steps: int, advance: int) -> str:
     """Return one line of that file."""
-    return json.dumps([num_steps, trials.advance, [astuple(trial) for trial in trials.trials]]) + "\n"
+    return json.dumps([num_steps, advance]) + "\n"
 
 
-def _phases(job: Train, folder: Path) -> Iterator[Schedule]:
-    """Yield the lists of each phase that has begun."""
+def _phases(parts: TrainingParts, folder: Path) -> Iterator[TrainingPart]:
+    """Yield each phase that has begun."""
+    steps = 0
     for line in phases_file(folder).read_text().splitlines() if phases_file(folder).exists() else ():
-        num_steps, advance, _ = json.loads(line)
-        yield lists_ahead(job, advance, num_steps)
-
-
-def _found(folder: Path) -> AdvanceTrials:
-    """Return the trials at the start of the last phase, which are all trials."""
-    _, advance, trials = json.loads(phases_file(folder).read_text().splitlines()[-1])
-    return AdvanceTrials(advance, tuple(Trial(*trial) for trial in trials))
+        num_steps, advance = json.loads(line)
+        yield parts.phase(steps, num_steps, advance)
+        steps += num_steps
 
 
 class _Tail:

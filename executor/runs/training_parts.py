@@ -4,6 +4,7 @@
     lists with a flush       a part is one pass of the lists; a checkpoint can be written after each
     lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again;
                              a run that is asked to leave may be drained earlier (`early_drain`)
+    a search for an advance  a part is a phase with one advance (`rank_training`)
 
 So a run that resumes from a checkpoint gives the same results as an uninterrupted run. After an early drain it gives
 the results of a run with a checkpoint at the drain.
@@ -22,7 +23,9 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import Stage, lists_of
 from pipesched.executor.launch import CheckpointSettings, Gate, LeaveRequest, Reach, RunSpec, Train, ending_early
 from pipesched.executor.training import (
+    BATCHES,
     NO_OTHER,
+    AdvancePolicy,
     CheckpointIndex,
     FileDigest,
     RunIdentity,
@@ -86,6 +89,8 @@ class TrainingParts:
         lists: The lists of all steps.
         scores: The scores of the steps before the run resumes.
         gate: Decides where lists without a flush end early, or None for no early end.
+        policy: Chooses how far ahead the forwards of the next part run, or None if the specification says that.
+        phases: The parts of a run with a policy that have begun.
 
     Raises:
         ExecutionError: The checkpoint is damaged, or of another run; the folder has checkpoints of another run; or the
@@ -102,6 +107,10 @@ class TrainingParts:
         self.scores = ScoreTable()
         self.gate: Gate | None = None
         self._is_dealt = False
+        self.policy, self.phases = None, list[TrainingPart]()
+        if spec.job.advance is not None:
+            most = spec.job.schedule_spec.num_microbatches // run.pipelines - 1
+            self.policy = AdvancePolicy(most, spec.job.limit_bytes)
         if self._settings is not None:
             self._resume(self._settings)
         next(iter(self), None)  # lists that cannot be made are refused before anything is written
@@ -140,7 +149,31 @@ class TrainingParts:
         return self._settings
 
     def __iter__(self) -> Iterator[TrainingPart]:
+        if self.policy is not None:
+            return self._phases(self.policy)
         return self._parts(None if self.gate is None else self.gate.reach)
+
+    def _phases(self, policy: AdvancePolicy) -> Iterator[TrainingPart]:
+        steps = 0
+        while steps < self.num_steps:
+            left = self.num_steps - steps
+            phase = self.phase(steps, left if policy.is_settled else min(BATCHES, left), policy.advance)
+            yield phase
+            steps = phase.steps
+
+    def phase(self, begun: int, num_steps: int, advance: int) -> TrainingPart:
+        """Return a phase of a run with a policy.
+
+        Args:
+            begun: Steps of the run before the phase.
+            num_steps: Steps of the phase.
+            advance: Distance by which its forwards run ahead.
+        """
+        assert isinstance(self._spec.job, Train), "its job trains"
+        made = self._spec.job.schedule_spec
+        run = replace(made, parameters={**made.parameters, "advance": advance}).run(num_steps)
+        first = begun * self._run.microbatches_per_step
+        return TrainingPart(run.lists(num_steps), first, begun, begun + num_steps)
 
     def _parts(self, reach: Reach | None) -> Iterator[TrainingPart]:
         if self._settings is None:
@@ -187,7 +220,8 @@ class TrainingParts:
         This reader runs no op: it waits for no decision on an early end, and no decision waits for it.
         """
         gate = self.gate
-        for part in self._parts(None if gate is None else lambda microbatch: gate.end):  # noqa: ARG005
+        begun = self._parts(None if gate is None else lambda microbatch: gate.end)  # noqa: ARG005
+        for part in begun if self.policy is None else self.phases:
             yield from map(part.named, lists_of(part.lists, {rank})[rank])
             if self.steps_after(part) < part.steps:
                 return

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -21,48 +21,6 @@ from pipesched.executor.core import PendingReduction, Transport, require_expecte
 from pipesched.executor.transport.boundary_shapes import TensorShape
 from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send
 from pipesched.schedules.semantics import Acknowledgements, Meetings
-
-
-@final
-class StageAllReduce:
-    """All-reduces of one rank.
-
-    Args:
-        groups: The process group of the replicas of every stage that is reduced, as from `Groups.of_replicas`.
-        staged: Copies a tensor to the memory from which messages start.
-        unstaged: Copies a sum back to the device.
-        wait: Waits for work; also takes the awaited event in words.
-    """
-
-    def __init__(
-        self,
-        groups: Mapping[int, dist.ProcessGroup],
-        staged: Callable[[Tensor], Tensor],
-        unstaged: Callable[[Tensor], Tensor],
-        wait: Callable[[dist.Work, str], None],
-    ) -> None:
-        self._groups = groups
-        self._staged = staged
-        self._unstaged = unstaged
-        self._wait = wait
-
-    def post(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        """Post `tensor`, which must not change until the sum has arrived."""
-        group = self._groups.get(op.stage)
-        if group is None:
-            return lambda: tensor  # no other rank has the stage
-        ranks = dist.get_process_group_ranks(group)
-        buffer = self._staged(tensor)
-        what = f"the other replicas of stage {op.stage} on ranks {', '.join(map(str, ranks))}"
-        with waiting_for(what):
-            work = dist.all_reduce(buffer, group=group, async_op=True)
-        assert work is not None, "this rank is in the group"
-        return partial(self._take, work, buffer, what)
-
-    def _take(self, work: dist.Work, buffer: Tensor, what: str) -> Tensor:
-        self._wait(work, what)
-        return self._unstaged(buffer)
-
 
 _TAG = 7
 
@@ -120,7 +78,7 @@ class ChannelEnds(Transport):
         self._rank = rank = channels.rank
         self._shapes = channels.shapes
         self._device = channels.device
-        self._all_reduce = StageAllReduce(channels.reduce_groups, self._staged, self._unstaged, self._wait)
+        self._reduce_groups = channels.reduce_groups
         self._posted: dict[Message, Incoming] = {}
         self._under_way: defaultdict[int, deque[SentParts]] = defaultdict(deque)
         self._meetings = Meetings()
@@ -209,7 +167,19 @@ class ChannelEnds(Transport):
         return self._tensor_of(incoming, shape, what)
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        return self._all_reduce.post(op, tensor)
+        group = self._reduce_groups.get(op.stage)
+        if group is None:
+            return lambda: tensor  # no other rank has the stage
+        buffer, ranks = self._staged(tensor), dist.get_process_group_ranks(group)
+        what = f"the other replicas of stage {op.stage} on ranks {', '.join(map(str, ranks))}"
+        with waiting_for(what):
+            work = dist.all_reduce(buffer, group=group, async_op=True)
+        assert work is not None, "this rank is in the group"
+        return partial(self._take_sum, work, buffer, what)
+
+    def _take_sum(self, work: dist.Work, buffer: Tensor, what: str) -> Tensor:
+        self._wait(work, what)
+        return self._unstaged(buffer)
 
     def flush(self) -> None:
         for peer, under_way in self._under_way.items():

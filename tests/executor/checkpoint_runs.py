@@ -12,7 +12,7 @@ from pipesched.executor.launch import CheckpointSettings, RunSpec, Train
 from pipesched.executor.runs import train_locally, training_of
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.pipelines import CPU, even_bounds
+from tests.executor.pipelines import even_bounds
 
 MODEL, LAYERS = "tests.executor.models:dropping:layers=6", 6
 STEPS, EVERY = 8, 3
@@ -43,7 +43,7 @@ def a_job(scheme, folder, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, 
 
 
 def locally(job, on_step=None, **how):
-    training = training_of(job, CPU)
+    training = training_of(job)
     return train_locally(training, on_step, **how)
 
 

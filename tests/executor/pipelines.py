@@ -9,6 +9,7 @@ from random import Random
 
 import torch
 
+from pipesched.executor import RunSettings
 from pipesched.executor.core import HostClock, Recorder, build_stages, make_batch
 from pipesched.executor.core.layer_rng import draw_seed
 from pipesched.executor.launch import Measure, RunSpec
@@ -79,12 +80,12 @@ class Local(InProcess):
         self.bounds = bounds or even_bounds(len(self.model.layers), schedule.num_stages)
         self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=dtype, device=CPU)
         self.heard = []  # (rank, index) before each op
+        settings = RunSettings(
+            optimizer=optimizer, lr=lr, seed=seed, dtype=str(dtype).removeprefix("torch."), prediction=prediction
+        )
 
         def built(rank):
-            return build_stages(
-                schedule, rank, self.model, self.bounds,
-                optimizer=optimizer, lr=lr, seed=seed, dtype=dtype, device=CPU, prediction=prediction,
-            )  # fmt: skip
+            return build_stages(schedule, rank, self.model, self.bounds, settings, CPU)
 
         def connected(rank, room):
             self.room = room

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 import torch
 
-from pipesched.executor import ExecutionError, RunEnded
+from pipesched.executor import ExecutionError, RunEnded, RunSettings
 from pipesched.executor.core import Batch, build_stages, make_batch
 from pipesched.executor.core.gradients import loss_scales, step_sizes
 from pipesched.executor.core.schedule_queries import channels, lists_of
@@ -34,11 +34,16 @@ class GeneratedRun(InProcess):
         self.ranks = local_ranks(
             schedule,
             lambda rank: build_stages(
-                schedule, rank, self.model, bounds,
-                optimizer="momentum", lr=0.02, seed=0, dtype=torch.float64, device=CPU, prediction=prediction,
-                on_loss=on_loss or self.hear, on_step=lambda *step: self.versions.append(step),
+                schedule,
+                rank,
+                self.model,
+                bounds,
+                RunSettings(optimizer="momentum", lr=0.02, dtype="float64", prediction=prediction),
+                CPU,
+                on_loss=on_loss or self.hear,
+                on_step=lambda *step: self.versions.append(step),
             ),
-        )  # fmt: skip
+        )
 
     def hear(self, microbatch, output, target, loss):
         assert output.shape == target.shape == (2, WIDTH)

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from pipesched.executor import RunSettings
 from pipesched.executor.core import Batch, Bucket, build_stages, make_batch
 from pipesched.executor.runs import local_ranks, run_local
 from pipesched.executor.training import LossHistory, ScoreReader, make_feeds
@@ -48,10 +49,8 @@ class Trained:
         bounds = even_bounds(len(model.layers), lists.num_stages)
 
         def built(rank):
-            return build_stages(
-                lists, rank, model, bounds, optimizer=optimizer, lr=0.01, seed=1, dtype=torch.float64, device=device,
-                prediction=prediction, on_loss=reader.listen,
-            )  # fmt: skip
+            settings = RunSettings(optimizer=optimizer, lr=0.01, seed=1, dtype="float64", prediction=prediction)
+            return build_stages(lists, rank, model, bounds, settings, device, on_loss=reader.listen)
 
         self.ranks = local_ranks(lists, built)
         inputs, targets = make_feeds(
@@ -183,9 +182,7 @@ def test_shapes_are_found_with_inputs_on_the_device_of_the_stage(monkeypatch):
     monkeypatch.setattr(boundary_shapes.dist, "broadcast", lambda header, owner: None)
     model, schedule = resolve_model(GPT), build("interleaved", 1, 2, num_chunks=2)
     with PretendedGpu(monkeypatch):
-        stages = build_stages(
-            schedule, 0, model, even_bounds(len(model.layers), 2),
-            optimizer="sgd", lr=0.1, seed=0, dtype=torch.float64, device=GPU,
-        )  # fmt: skip
+        settings = RunSettings(optimizer="sgd", lr=0.1, dtype="float64")
+        stages = build_stages(schedule, 0, model, even_bounds(len(model.layers), 2), settings, GPU)
         sample = make_batch(model, 2, 3, seed=0, dtype=torch.float64, device=GPU).inputs[0]
         assert find_shapes(schedule, 0, stages, sample)[0].size == (3, 4, 8)

@@ -12,7 +12,6 @@ from pipesched.profiles.io import Plan, Predicted
 from pipesched.profiles.models import build_layers
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.job_sequence_ranks import run_together
-from tests.executor.pipelines import CPU
 from tests.executor.runs.test_local_training import MODEL, plain_loop
 
 pytestmark = pytest.mark.distributed
@@ -111,6 +110,6 @@ def test_compressed_messages_lose_what_half_precision_loses_and_nothing_else(los
 
 @pytest.mark.parametrize("name", STALE)
 def test_copies_that_read_stale_weights_train_as_in_one_process(losses, name):
-    local = train_locally(training_of(to_job(PLANS[name]), CPU))
+    local = train_locally(training_of(to_job(PLANS[name])))
     assert losses[name] == pytest.approx([scores.loss for scores in local.steps], rel=1e-12, abs=0)
     assert losses[name] != pytest.approx(plain_loop(STEPS)[0], rel=1e-6), "nothing is stale"

@@ -9,7 +9,7 @@ from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.elastic_loop import by_hand
-from tests.executor.pipelines import CPU, even_bounds
+from tests.executor.pipelines import even_bounds
 
 NAME, BATCH = "digits:width=8,blocks=6", 8
 MODEL = resolve_model(NAME)
@@ -26,7 +26,7 @@ def training(num_steps, name="avgpipe", num_microbatches=4, averaging="asynchron
         dtype="float64",
         averaging=averaging,
     )
-    return training_of(spec, CPU, MODEL)
+    return training_of(spec, MODEL)
 
 
 @pytest.mark.parametrize("averaging", ["synchronous", "asynchronous"])

@@ -15,7 +15,7 @@ from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.pipelines import CPU, even_bounds
+from tests.executor.pipelines import even_bounds
 
 ROOT = Path(__file__).parents[2]
 MODEL, NUM_LAYERS, STEPS = "digits:width=8,blocks=6", 8, 6
@@ -37,7 +37,7 @@ def a_job(name="pipeoptim", **fields):
 
 
 def locally(job):
-    training = training_of(job, CPU)
+    training = training_of(job)
     return train_locally(training)
 
 
@@ -138,4 +138,4 @@ def test_a_model_cut_into_other_stages_than_the_lists_have_is_refused():
     job = a_job("gpipe")
     other = replace(job, bounds=even_bounds(job.bounds[-1][1], 3))
     with pytest.raises(ExecutionError, match="has 2 stages, but the partition of"):
-        train_locally(training_of(other, CPU))
+        train_locally(training_of(other))

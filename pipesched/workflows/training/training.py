@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipesched.executor import RankFailed, RunSettings
+from pipesched.executor import PAUSE_SIGNALS, RankFailed, RunSettings
 from pipesched.executor.training import OnStep
 from pipesched.profiles.io import Plan
 from pipesched.profiles.models import Model, draw_batch
@@ -167,37 +167,20 @@ class Training:
         from pipesched.executor.training import Trained
 
         question, spec = self.question, self.spec
-        has_checkpoints = self.checkpoints is not None
         export = None if question.export is None else require_path(question.export, "export")
-        if is_rank():
-            if export is not None:
-                raise ArgumentError(
-                    f"export: got {export} under torchrun, expected none, as each process has its own stages; try "
-                    "`save`"
-                )
-            signals = (signal.SIGUSR1,)  # SIGTERM is how torchrun ends all ranks
-            with pause_requests(has_checkpoints=has_checkpoints, signals=signals) as is_asked:
+        if is_rank() and export is not None:
+            raise ArgumentError(
+                f"export: got {export} under torchrun, expected none, as each process has its own stages; try `save`"
+            )
+        signals = (signal.SIGUSR1,) if is_rank() else PAUSE_SIGNALS  # SIGTERM is how torchrun ends all ranks
+        with pause_requests(has_checkpoints=self.checkpoints is not None, signals=signals) as is_asked:
+            if is_rank():
                 trained = run_rank(spec, RankListener(is_asked=is_asked), is_shared=True, model=self.model)
-            assert isinstance(trained, Trained), "its job trains"
-            return trained
-        if question.is_distributed:
-            with pause_requests(has_checkpoints=has_checkpoints) as is_asked:
-                return launch_training(
-                    spec,
-                    on_step,
-                    is_asked=is_asked,
-                    export=export,
-                    restarts=question.restarts,
-                    on_restart=on_restart,
-                )
-        import torch
-
-        from pipesched.profiles.measuring import computing
-
-        training = training_of(spec, torch.device(spec.device), self.model)
-        every = question.held_out_every
-        with computing(spec.threads, [training.device]), pause_requests(has_checkpoints=has_checkpoints) as is_asked:
-            return train_locally(training, on_step, every, is_asked=is_asked, export=export)
+                assert isinstance(trained, Trained), "its job trains"
+                return trained
+            if question.is_distributed:
+                return launch_training(spec, on_step, is_asked, export, question.restarts, on_restart)
+            return train_locally(training_of(spec, self.model), on_step, question.held_out_every, is_asked, export)
 
 
 @asks(TrainQuestion)
@@ -261,8 +244,8 @@ def _prepared(question: TrainQuestion) -> Training:
     require_epsilon([lists.traits], question)
     if not question.is_elsewhere:
         _require_few(lists)
-    checkpoints = checkpoint_settings(question.checkpoint, question.every, question.keep, question.resume)
-    require_restartable(question.restarts, checkpoints, is_distributed=question.is_distributed)
+    checkpoints = checkpoint_settings(question)
+    require_restartable(question, checkpoints)
     is_here = not question.is_elsewhere and checkpoints is None
     if question.held_out_every is not None and (lists.traits.averages or not is_here):
         raise ArgumentError(

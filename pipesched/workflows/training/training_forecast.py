@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipesched.executor import RunSettings
 from pipesched.profiles import element_bytes
-from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import (
     Compression,
     CostSource,
@@ -75,9 +75,8 @@ def forecast_training(
     run = schedule_spec.run(num_steps)
     num_shown = min(num_steps, _SHOWN_STEPS + 4 * len(bounds) // run.microbatches_per_step)
     beginning = run.beginning(num_shown)
-    machines = flat(max(beginning.rank_to_device) + 1) if cluster is None else cluster
     stages = staleness(beginning).stages
-    time = run_time(lambda steps: Scenario(run.lists(steps), costs, machines), num_steps, run.microbatches_per_step)
+    time = run_time(lambda steps: Scenario(run.lists(steps), costs, cluster), num_steps, run.microbatches_per_step)
     if isinstance(time, Inexact):
         raise SimulationError(time.reason)
     return TrainingForecast(

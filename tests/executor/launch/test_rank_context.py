@@ -11,6 +11,7 @@ from pipesched.executor.launch import meeting, rank_context
 from pipesched.executor.launch.rank_device import RankDevice
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from tests.executor.pipelines import job
 
 
 def test_ranks_that_are_started_again_do_not_find_what_those_before_them_left(monkeypatch):
@@ -66,7 +67,7 @@ def connected(monkeypatch, told, backend):
 
     monkeypatch.setattr(rank_context, "Groups", Made)
     schedule = lower(build("gpipe", 1, 1))
-    return rank_context.connected(schedule, device="cpu", backend="auto", threads=1, timeout_s=1.0)
+    return rank_context.connected(job(schedule, timeout_s=1.0), schedule, "file://here")
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])

@@ -15,7 +15,7 @@ from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.pipelines import CPU, even_bounds
+from tests.executor.pipelines import even_bounds
 
 MODEL = resolve_model("digits:width=8,blocks=6")
 GPT = resolve_model("gpt:layers=2,width=16,heads=2,context=8")
@@ -32,7 +32,7 @@ def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step
         bounds=even_bounds(len(model.layers), num_stages),
         **(given | fields),
     )
-    return train_locally(training_of(spec, CPU, model), on_step)
+    return train_locally(training_of(spec, model), on_step)
 
 
 def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3):

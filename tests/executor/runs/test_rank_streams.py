@@ -9,7 +9,7 @@ import torch
 
 from pipesched.executor.core import Batch
 from pipesched.executor.launch import RunSpec, Train
-from pipesched.executor.runs import local_runner, local_training, train_locally, training_of
+from pipesched.executor.runs import local_runner, local_training, train_locally, training_of, training_setup
 from pipesched.executor.runs.local_runner import devices_of, make_streams
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import CPU, MLP, even_bounds
@@ -57,20 +57,20 @@ def test_training_on_streams_has_no_race_and_the_same_losses(monkeypatch, name):
     )  # fmt: skip
 
     def trained():
-        training = training_of(run, CPU)
+        training = training_of(run)
         return train_locally(training, held_out_every=1)
 
     plain, detector = trained(), RaceDetector()
-    training = training_of(run, CPU)
-    feeds = training.batch(training.run.lists(3))  # drawn before: on a GPU each rank copies its own from the host
+    training = training_of(run)
+    feeds = training.batch(training.run.lists(3), CPU)  # drawn before: on a GPU each rank copies its own from the host
     drawn = Batch([*feeds.inputs], [*feeds.targets])
-    monkeypatch.setattr(local_training.TrainingSetup, "batch", lambda self, lists, first: drawn)
+    monkeypatch.setattr(training_setup.TrainingSetup, "batch", lambda self, lists, device, first: drawn)
 
     def streams(devices):
         return {rank: RacingStreams(detector) for rank in range(len(devices))}
 
     monkeypatch.setattr(local_training, "make_streams", streams)
-    monkeypatch.setattr(local_training, "synchronize", lambda devices: detector.synchronize(None))
+    monkeypatch.setattr(training_setup, "synchronize", lambda devices: detector.synchronize(None))
     with detector:
         streamed = trained()
     assert detector.num_ops > 50

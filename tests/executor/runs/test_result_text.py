@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pipesched.executor.runs import Measured
-from pipesched.executor.runs.rank_process import result_from_text, result_to_text
+from pipesched.executor.runs.result_text import result_from_text, result_to_text
 from pipesched.executor.training import AdvanceTrials, ScoreTable, Trained, Trial
 from pipesched.executor.training.loss_history import Diverged
 from pipesched.schedules.builders import build

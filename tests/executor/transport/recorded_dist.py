@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, execute_rank
 from pipesched.executor.launch import RankContext
+from pipesched.executor.launch.rank_device import RankDevice
 from pipesched.executor.transport import Groups, TensorShape
 from pipesched.schedules.ops import gives, stages_of
 
@@ -132,7 +133,7 @@ class RecordedStage(Stage):
 
 
 def context_of(rank, backend, device):
-    return RankContext(rank, rank == 0, device, backend, 1.5, groups=Groups(backend, device))
+    return RankContext(rank, RankDevice(device, backend, 1, True), Groups(backend, device), 1.5, rank == 0)
 
 
 def run_list(double, context, schedule, device=CPU):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.executor import ExecutionError
+from pipesched.executor import ExecutionError, RunSettings
 from pipesched.executor.core import build_stages
 from pipesched.executor.transport import boundary_shapes, find_shapes
 from pipesched.profiles.models import Model
@@ -24,9 +24,7 @@ def alone(monkeypatch):
 def stages_of(model, num_chunks):
     schedule = build("interleaved", 1, 2, num_chunks=num_chunks)
     bounds = even_bounds(len(model.layers), num_chunks)
-    stages = build_stages(
-        schedule, 0, model, bounds, optimizer="sgd", lr=0.1, seed=0, dtype=torch.float64, device=CPU
-    )  # fmt: skip
+    stages = build_stages(schedule, 0, model, bounds, RunSettings(optimizer="sgd", lr=0.1, dtype="float64"), CPU)
     return schedule, stages
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.launch import RankContext
-from pipesched.executor.transport import LocalTransport
+from pipesched.executor.launch.rank_device import RankDevice
+from pipesched.executor.transport import Groups, LocalTransport
 from pipesched.executor.transport.half_precision import is_compressed, pack, rest_bytes, unpack
 from pipesched.profiles import element_bytes
 from pipesched.profiles.costs import Compression, head_bytes
@@ -130,7 +131,7 @@ def test_a_local_run_loses_what_its_messages_would_lose():
 
 
 def test_over_nccl_it_is_refused():
-    context = RankContext(0, True, CPU, "nccl", 1.0)
+    context = RankContext(0, RankDevice(CPU, "nccl", 1, True), Groups("nccl", CPU), 1.0, True)
     with pytest.raises(ExecutionError, match=r"compression: got half over nccl, expected gloo: .* try backend gloo"):
         context.join(build_generated("pipedream", 2, 4), {}, {}, None, compression="half")
 

@@ -1,0 +1,127 @@
+"""The setup of a training run: the stages of its model, their samples, and the judgement of the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pipesched.executor.core import Batch, OnLoss, Stage, build_stages, check_fits
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.runs.local_runner import synchronize
+from pipesched.executor.training import Scores, make_feeds, score_model
+from pipesched.profiles.models import Model, draw_held_out, kept_state, resolve_model, torch_dtype
+from pipesched.schedules import Schedule
+from pipesched.schedules.transforms import TrainingRun
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSetup:
+    """The setup of a training run.
+
+    Attributes:
+        spec: Specification of the run, whose job trains.
+        run: The training run of the job's specification.
+        model: The model, whose initial weights depend on the seed alone.
+    """
+
+    spec: RunSpec
+    run: TrainingRun
+    model: Model
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of weights and activations."""
+        return torch_dtype(self.spec.dtype)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a step, all pipelines together."""
+        assert isinstance(self.spec.job, Train), "as the class says"
+        return self.spec.job.batch_size * self.run.pipelines
+
+    def stages(
+        self,
+        lists: Schedule,
+        rank: int,
+        device: torch.device,
+        on_loss: OnLoss,
+        on_step: Callable[[int, int], None] | None = None,
+    ) -> dict[int, Stage]:
+        """Return the stages of a rank.
+
+        Args:
+            lists: Lists of all steps.
+            rank: The rank.
+            device: Device of the stages.
+            on_loss: Called with micro-batch, output, target and loss after each forward of the last stage.
+            on_step: Called with stage and version after each Step.
+
+        Raises:
+            ExecutionError: The model is cut into another number of stages than the lists have.
+            ProfileError: A layer cannot be built.
+        """
+        spec = self.spec
+        check_fits(lists, len(spec.bounds), f"the partition of {self.model.name}")
+        return build_stages(lists, rank, self.model, spec.bounds, spec, device, on_loss=on_loss, on_step=on_step)
+
+    def batch(self, lists: Schedule, device: torch.device, first: int = 0) -> Batch:
+        """Return the samples of `lists`, from micro-batch `first` of the run; they are drawn when they are read.
+
+        Raises:
+            ExecutionError: The samples of a step cannot be cut into equal micro-batches.
+        """
+        inputs, targets = make_feeds(
+            self.model,
+            self.batch_size,
+            self.run.microbatches_per_step,
+            lists.num_microbatches,
+            seed=self.spec.seed,
+            dtype=self.dtype,
+            device=device,
+            first=first,
+        )
+        return Batch(inputs, targets)
+
+    def judge(self, stages: Iterable[nn.Module], device: torch.device) -> Scores | None:
+        """Return the scores of the whole model on held-out samples, or None if the model has no held-out samples.
+
+        Args:
+            stages: The stages, in order.
+            device: Device of the samples.
+        """
+        samples = draw_held_out(self.model, dtype=self.dtype, device=device)
+        if samples is None:
+            return None
+        whole = _Whole(*stages)
+        synchronize({parameter.device for parameter in whole.parameters()})  # stages come from several streams
+        with kept_state(whole):
+            return score_model(whole.eval(), self.model.loss, samples, self.batch_size)
+
+
+class _Whole(nn.Sequential):
+    """All stages in a row, each on its own device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        device = x.device
+        for stage in self:
+            own = next(stage.parameters(), x).device
+            x = stage(x.to(own))
+        return x.to(device)
+
+
+def training_of(spec: RunSpec, model: Model | None = None) -> TrainingSetup:
+    """Return the setup of a training run.
+
+    Args:
+        spec: Specification of the run, whose job trains.
+        model: The model of the run (default: looked up by name).
+
+    Raises:
+        ScheduleError: The specification makes no lists of that number of steps.
+        ProfileError: There is no such model.
+    """
+    assert isinstance(spec.job, Train), "of this kind"
+    return TrainingSetup(spec, spec.job.run, model or resolve_model(spec.model or ""))
