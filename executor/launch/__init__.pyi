@@ -21,6 +21,7 @@ from .meeting import share as share
 from .meeting import shared_file as shared_file
 from .progress_page import PageRow as PageRow
 from .progress_page import ProgressPage as ProgressPage
+from .progress_page import RankState as RankState
 from .rank_context import RankContext as RankContext
 from .rank_context import connected as connected
 from .rank_context import references as references
@@ -35,7 +36,6 @@ from .run_spec import Train as Train
 from .run_spec import job_from_json as job_from_json
 from .run_spec import job_schema as job_schema
 from .run_spec import job_to_json as job_to_json
-from .standstill import RankState as RankState
 from .standstill import lost_messages as lost_messages
 from .standstill import stacks_written_to as stacks_written_to
 from .standstill import standstill as standstill

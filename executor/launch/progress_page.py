@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self, final
 
-from pipesched.executor import NOBODY, listen_to_waits
+from pipesched.executor import ITS_CHECKPOINT, NOBODY, listen_to_waits
+from pipesched.profiles.processes import is_stopped
 from pipesched.schedules.formats import parse_op
 from pipesched.schedules.ops import Op
 
@@ -34,31 +35,49 @@ class SharedPage:
         return cls.open(path)
 
 
-class Whereabouts(NamedTuple):
-    """The position of a rank.
+class RankState(NamedTuple):
+    """The state of a rank: its position, as its process writes it, and its process, as others see it.
+
+    Times are ages at the moment of the reading, because clocks of machines differ.
 
     Attributes:
         place: The position in its list; -1 before its first op.
         num_ops: Ops begun in total.
-        since_ns: When the last op began [ns of the monotonic clock].
-        waits_since_ns: When the wait began; written before `whom`, so that a wait never looks longer than it is.
+        at_op_s: Time since the current op began; 0 before the first one [s].
+        waits_s: Time since its last wait began; 0 before the first one [s].
         whom: The rank that it waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
-        pid: Its process; -1 before its work begins.
+        pid: Its process on its machine; -1 before its work begins.
         text: The op as its list writes it; empty before the first one.
+        rank: Its number, or -1 if the reader does not know it.
+        is_stopped: Whether a signal has stopped the process; then it waits for nobody.
+        ending: How the process ended, or None while it runs.
+        silent_s: Time since the process last reported its position, if it counts as silent; else 0 [s].
     """
 
     place: int = -1
     num_ops: int = -1
-    since_ns: int = -1
-    waits_since_ns: int = -1
+    at_op_s: float = 0.0
+    waits_s: float = 0.0
     whom: int = NOBODY
     pid: int = -1
     text: str = ""
+    rank: int = -1
+    is_stopped: bool = False
+    ending: str | None = None
+    silent_s: float = 0.0
 
     @property
     def op(self) -> Op | None:
-        """The op that it is at; None before its first one."""
+        """The current op; None before the first one."""
         return parse_op(self.text) if self.text else None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the rank waits for another rank, so that it continues when that rank does."""
+        return self.whom not in (NOBODY, ITS_CHECKPOINT) and not self.is_stopped
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} at {self.op or 'its start'}"
 
 
 class ProgressPage(SharedPage):
@@ -95,20 +114,38 @@ class ProgressPage(SharedPage):
         """Return the row of the device of process `number`."""
         return PageRow(self._cells, self._map, self._num_ranks + number)
 
-    def read(self, number: int) -> Whereabouts:
+    def read(self, number: int) -> RankState:
         """Return the position of the device of process `number` if it is written, else of the process."""
         device = self._row(self._num_ranks + number)
         return device if device.pid > 0 else self.read_host(number)
 
-    def read_host(self, number: int) -> Whereabouts:
+    def read_host(self, number: int) -> RankState:
         """Return the position of process `number` itself: the op at which it ended or was stopped."""
         return self._row(number)
+
+    def moved_ns(self, number: int) -> int:
+        """Return when process `number` itself last wrote its position [ns of the monotonic clock of this machine]."""
+        first = number * _WIDTH
+        return max(self._cells[first + _SINCE], self._cells[first + _WAITS_SINCE])
+
+    def look(self, number: int, ending: str | None = None) -> RankState:
+        """Return the state of process `number` of this machine; of an ended or stopped process its host's position.
+
+        Args:
+            number: Number of the process.
+            ending: How the process ended, or None while it runs.
+        """
+        state = self.read(number)
+        is_stopped = ending is None and is_stopped_at(state)
+        if is_stopped or ending is not None:
+            state = self.read_host(number)
+        return state._replace(is_stopped=is_stopped, ending=ending)
 
     @property
     def _num_ranks(self) -> int:
         return len(self._map) // len(_NOWHERE) // 2
 
-    def _row(self, row: int) -> Whereabouts:
+    def _row(self, row: int) -> RankState:
         first = row * _WIDTH
         count, numbers, text = None, [], ""
         while count != (count := self._cells[first + _NUM_OPS]):  # else that text may be written to again
@@ -116,7 +153,8 @@ class ProgressPage(SharedPage):
             numbers = [*self._cells[first : first + _NUMBERS]]
             numbers[_WHOM] = whom
             text = self._map[_texts_of(row)[count % 2]].decode().strip() if count > 0 else ""
-        return Whereabouts._make([*numbers, text])
+        place, num_ops, since_ns, waits_since_ns, whom, pid = numbers
+        return RankState(place, num_ops, _age_s(since_ns), _age_s(waits_since_ns), whom, pid, text)
 
 
 @final
@@ -151,16 +189,16 @@ class PageRow:
         cells[first + _NUM_OPS] = self._count
 
     def wait(self, whom: int) -> None:
-        """Write the rank that is waited for."""
+        """Write the rank that is waited for, after the time, so that a wait never looks longer than it is."""
         self._cells[self._first + _WAITS_SINCE] = time.monotonic_ns()
         self._cells[self._first + _WHOM] = whom
 
 
-_NUMBERS = len(Whereabouts._fields) - 1
-_PLACE, _NUM_OPS, _SINCE, _WAITS_SINCE, _WHOM, _PID = range(_NUMBERS)
+_PLACE, _NUM_OPS, _SINCE, _WAITS_SINCE, _WHOM, _PID = range(6)
+_NUMBERS = _PID + 1
 _TEXT_BYTES = 120
 """Longest text of an op."""
-_NOWHERE = struct.pack(f"={_NUMBERS}q", *Whereabouts()[:_NUMBERS]) + b" " * 2 * _TEXT_BYTES
+_NOWHERE = struct.pack(f"={_NUMBERS}q", -1, -1, -1, -1, NOBODY, -1) + b" " * 2 * _TEXT_BYTES
 _WIDTH = len(_NOWHERE) // struct.calcsize("=q")
 
 
@@ -168,3 +206,12 @@ def _texts_of(row: int) -> tuple[slice, slice]:
     """Return the two places for the text of an op in a row."""
     end = (row + 1) * len(_NOWHERE)
     return slice(end - 2 * _TEXT_BYTES, end - _TEXT_BYTES), slice(end - _TEXT_BYTES, end)
+
+
+def _age_s(since_ns: int) -> float:
+    return (time.monotonic_ns() - since_ns) / 1e9 if since_ns > 0 else 0.0
+
+
+def is_stopped_at(state: RankState) -> bool:
+    """Return whether the process of a rank of this machine is stopped by a signal."""
+    return state.pid > 0 and is_stopped(state.pid)

@@ -2,7 +2,7 @@
 
     node 0   rank 0 ◄──► rank 1         the ranks of a node see each other's pages and the ends of their processes
                 │           │
-             board in torchrun's store  every thread writes its sighting there, ten times a second
+             board in torchrun's store  every thread reports its rank there, ten times a second
                 │           │
     node 1   rank 2 ◄──► rank 3
 
@@ -23,19 +23,22 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NoReturn, final
 
-from pipesched.executor import STOP_SIGNALS, failed
+from pipesched.executor import NOBODY, STOP_SIGNALS, failed
 from pipesched.executor.launch.early_drain import DrainPage, LeaveRequest
-from pipesched.executor.launch.progress_page import ProgressPage
-from pipesched.executor.launch.run_board import EndingCause, RunBoard
-from pipesched.executor.launch.sighting import ENDED, Heard, ProcessFiles, Sibling, Sighting
-from pipesched.executor.launch.standstill import RankState, Stillness, reported_standstill, stacks_in, state_of
+from pipesched.executor.launch.progress_page import ProgressPage, RankState
+from pipesched.executor.launch.run_board import EndingCause, RankReport, RunBoard
+from pipesched.executor.launch.siblings import ENDED, ProcessFiles, Sibling
+from pipesched.executor.launch.standstill import Stillness, reported_standstill, stacks_in
 from pipesched.schedules.common import printable
 from pipesched.schedules.ops import Op
 
 FAILED = 3
 """Exit code of a rank that ends because the run has failed."""
+SILENT_S = 1.0
+"""Time without a report after which a process counts as silent [s]."""
 LOST_S = 2.0
 """Time that a rank which has lost a peer waits for the report of the cause [s]."""
 
@@ -112,7 +115,7 @@ class RankWatch:
         self._status, self._board, self._process, self._node, self._leave = status, board, process, node, leave
         self._stacks = files.stack_file
         self._siblings = dict[int, Sibling]()
-        self._heard = dict[int, Heard]()
+        self._heard = dict[int, tuple[RankReport, float]]()  # when it came here, by the clock of this machine
         self._count = 0
         self._signal: signal.Signals | None = None
         self._since_s: float | None = None
@@ -136,7 +139,7 @@ class RankWatch:
                     self._note_signal(numbers)
                 else:
                     with suppress(RuntimeError):
-                        self._board.write(self._process, self._seen(is_over=True))
+                        self._write(self._process, self._own_report(is_over=True))
                     return
             self.look()
 
@@ -209,16 +212,16 @@ class RankWatch:
         run = self._status.run
         if run is not None and run.request is not None:
             self._status.drain_page.write(self._board.drain_agreement())
-        self._write(self._process, self._seen())
+        self._write(self._process, self._own_report())
         verdict = self._board.verdict()
         if verdict is not None:
             return verdict
-        self._read_sightings(number for number in self._node if number != self._process)
+        self._read_reports(number for number in self._node if number != self._process)
         self._meet()
         if self._is_first(self._node):
             for number, sibling in self._running():
                 if not self._is_heard(number):
-                    self._write(number, Sighting.on(sibling.page, is_own=False))
+                    self._write(number, RankReport(is_own=False, state=sibling.page.look(0)))
         self._write_stacks()
         return self._judged(run) if run is not None and self._is_judge() else None
 
@@ -234,13 +237,14 @@ class RankWatch:
         told = self._named_here(f"torchrun's agent has ended it by {self._signal.name}")
         return self._report(told) if now_s > self._since_s + _TOLD_S else None
 
-    def _write(self, process: int, sighting: Sighting) -> None:
+    def _write(self, process: int, report: RankReport) -> None:
         self._count += 1
-        self._board.write(process, sighting._replace(number=self._count))
+        self._board.write(process, report._replace(number=self._count))
 
-    def _seen(self, *, is_over: bool = False) -> Sighting:
+    def _own_report(self, *, is_over: bool = False) -> RankReport:
         page = self._status.drain_page
-        return Sighting.on(self._status.page, is_own=True)._replace(
+        return RankReport(
+            state=self._status.page.look(0),
             has_lost=self._status.lost is not None,
             is_over=is_over,
             is_asked=page.is_asked,
@@ -256,21 +260,31 @@ class RankWatch:
                 self._siblings[number] = Sibling(files)
             except OSError:  # it is gone
                 if not self._status.is_done:
-                    op = self._heard[number].where.op if number in self._heard else None
-                    self._report(self._named(number, op, ENDED))
+                    self._report(self._named(number, self._state(number).op, ENDED))
 
-    def _read_sightings(self, processes: Iterable[int]) -> None:
-        """Read the new sightings of other processes."""
-        for number, sighting in self._board.read(processes).items():
-            if number not in self._heard or self._heard[number].sighting != sighting:
-                self._heard[number] = Heard(sighting, time.monotonic())
+    def _read_reports(self, processes: Iterable[int]) -> None:
+        """Read the new reports on other processes."""
+        for number, report in self._board.read(processes).items():
+            if number not in self._heard or self._heard[number][0] != report:
+                self._heard[number] = report, time.monotonic()
+
+    def _state(self, process: int) -> RankState:
+        """Return the last reported state of the rank of a process, now; a silent rank waits for nobody."""
+        report, heard_s = self._heard.get(process, (RankReport(), time.monotonic()))
+        state, age_s = report.state, time.monotonic() - heard_s
+        silent_s = age_s if age_s > SILENT_S else 0.0
+        return state._replace(
+            at_op_s=state.at_op_s + age_s,
+            waits_s=state.waits_s + age_s,
+            whom=NOBODY if silent_s else state.whom,
+            silent_s=silent_s,
+        )
 
     def _is_heard(self, process: int) -> bool:
         """Return whether a process has reported its rank lately."""
         if process == self._process:
             return True
-        heard = self._heard.get(process)
-        return heard is not None and heard.sighting.is_own and not heard.silent_s
+        return process in self._heard and self._heard[process][0].is_own and not self._state(process).silent_s
 
     def _is_first(self, processes: Iterable[int]) -> bool:
         """Return whether this process is the first of `processes` that still reports."""
@@ -278,7 +292,7 @@ class RankWatch:
 
     def _is_judge(self) -> bool:
         for number in range(self._process):
-            self._read_sightings([number])
+            self._read_reports([number])
             if self._is_heard(number):
                 self._stillness = None
                 return False
@@ -286,41 +300,30 @@ class RankWatch:
 
     def _judged(self, run: WatchedRun) -> EndingCause | None:
         """Return the cause of the end of the run if a rank is lost or all stand still; None if they move."""
-        self._read_sightings(range(len(run.ranks)))
-        nothing = Heard(Sighting(), time.monotonic())
-        heard = {number: self._heard.get(number, nothing) for number in range(len(run.ranks))}
-        heard[self._process] = Heard(self._seen(), time.monotonic())
-        sightings = [sighting for sighting, _ in heard.values()]
+        processes = range(len(run.ranks))
+        self._read_reports(processes)
+        self._heard[self._process] = self._own_report(), time.monotonic()
+        reports = [self._heard[number][0] if number in self._heard else RankReport() for number in processes]
+        states = {rank: self._state(number)._replace(rank=rank) for number, rank in enumerate(run.ranks)}
         if run.request is not None and self._process == 0:  # two judges might propose different ends
-            self._board.agree_on_drain(self._status.drain_page.agreement, sightings, run.request)
-        if any(sighting.has_lost for sighting in sightings):
-            return self._lost(heard)
+            self._board.agree_on_drain(self._status.drain_page.agreement, reports, run.request)
+        if any(report.has_lost for report in reports):
+            return self._lost(reports, states)
         self._stillness = self._stillness or Stillness(run.timeout_s)
-        places = {run.ranks[number]: there.where for number, there in heard.items()}
-        is_one_stopped = any(sighting.is_stopped for sighting in sightings)
-        if not self._stillness.is_over([*places.values()], lambda: is_one_stopped):
+        if not self._stillness.is_over([*states.values()], attrgetter("is_stopped")):
             return None
-        states = {
-            (rank := run.ranks[number]): state_of(
-                rank, places[rank], is_stopped=there.sighting.is_stopped, silent_s=there.silent_s
-            )
-            for number, there in heard.items()
-        }
+        states = dict(sorted(states.items()))
         reported_standstill(
-            dict(sorted(states.items())),
-            places,
-            run.ops_of,
-            lambda error: self._stacks_behind(str(error), run, states),
-            is_on_cpus=run.is_on_cpus,
+            states, run.ops_of, lambda error: self._stacks_behind(str(error), run, states), is_on_cpus=run.is_on_cpus
         )
         return self._board.verdict()
 
-    def _lost(self, heard: Mapping[int, Heard]) -> EndingCause | None:
+    def _lost(self, reports: Iterable[RankReport], states: Mapping[int, RankState]) -> EndingCause | None:
         """Report a process that is silent while another rank has lost a connection."""
-        for number, there in heard.items():
-            if there.silent_s and not there.sighting.is_over:
-                reason = f"nothing has been heard of its process for {there.silent_s:.1f} s, and connections to it are"
-                return self._report(self._named(number, there.where.op, f"{reason} closed"))
+        for report, state in zip(reports, states.values(), strict=True):
+            if state.silent_s and not report.is_over:
+                reason = f"nothing has been heard of its process for {state.silent_s:.1f} s, and connections to it are"
+                return self._report(str(failed(state.rank, state.op, f"{reason} closed")))
         return None
 
     def _write_stacks(self, *, is_over: bool = False) -> None:

@@ -12,10 +12,12 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from pipesched.executor import START_S
 from pipesched.executor.launch.early_drain import DrainAgreement, LeaveRequest
-from pipesched.executor.launch.sighting import ProcessFiles, Sighting
+from pipesched.executor.launch.progress_page import RankState
+from pipesched.executor.launch.siblings import ProcessFiles
 
 _PATIENCE = timedelta(seconds=5)
 """Longest time of one answer of the store."""
+_REPORT = "report"
 _VERDICT = "verdict"
 _STACKS = "stacks"
 _STACKS_ASKED = "ask for stacks"
@@ -32,6 +34,30 @@ class EndingCause(NamedTuple):
 
     process: int
     text: str
+
+
+class RankReport(NamedTuple):
+    """The report of a watch on a rank.
+
+    Attributes:
+        number: Number of earlier reports by the same process.
+        is_own: Whether the process of the rank reports it itself.
+        state: The state of the rank.
+        has_lost: Whether the rank has lost the connection to another rank.
+        is_over: Whether the rank has ended its list.
+        is_asked: Whether the rank is asked to leave.
+        proposed: The micro-batch that is proposed as the last one of all lists; -1 if the rank knows no proposal.
+        read: The farthest micro-batch that the rank has read, given that proposal.
+    """
+
+    number: int = 0
+    is_own: bool = True
+    state: RankState = RankState()
+    has_lost: bool = False
+    is_over: bool = False
+    is_asked: bool = False
+    proposed: int = -1
+    read: int = 0
 
 
 @final
@@ -61,13 +87,14 @@ class RunBoard:
         """Return the files of `processes`, without the processes that have written none."""
         return {process: ProcessFiles(*json.loads(text)) for process, text in self._texts("files", processes).items()}
 
-    def write(self, process: int, sighting: Sighting) -> None:
-        """Write the position of the rank of a process."""
-        self._store.set(f"sighting{process}", json.dumps(sighting))
+    def write(self, process: int, report: RankReport) -> None:
+        """Write a report on the rank of a process."""
+        self._store.set(f"{_REPORT}{process}", json.dumps(report))
 
-    def read(self, processes: Iterable[int]) -> dict[int, Sighting]:
-        """Return the sightings of `processes`, without the processes that nobody has seen."""
-        return {process: Sighting(*json.loads(text)) for process, text in self._texts("sighting", processes).items()}
+    def read(self, processes: Iterable[int]) -> dict[int, RankReport]:
+        """Return the last reports on the ranks of `processes`, without the processes that nobody has seen."""
+        reports = {process: RankReport(*json.loads(text)) for process, text in self._texts(_REPORT, processes).items()}
+        return {process: report._replace(state=RankState(*report.state)) for process, report in reports.items()}
 
     def decide(self, text: str) -> EndingCause:
         """Write the cause of the end of the run; return the first cause that was written."""
@@ -78,17 +105,17 @@ class RunBoard:
         """Return the cause of the end of the run, or None while the run continues."""
         return _cause(self._store.compare_set(_VERDICT, "", ""))
 
-    def agree_on_drain(self, agreement: DrainAgreement, sightings: Collection[Sighting], request: LeaveRequest) -> None:
+    def agree_on_drain(self, agreement: DrainAgreement, reports: Collection[RankReport], request: LeaveRequest) -> None:
         """Write the next state of the agreement on an early drain, if the run is to leave and all ranks know the last.
 
         Args:
             agreement: The last state, as the calling process knows it.
-            sightings: Positions of all ranks.
+            reports: Reports on all ranks.
             request: Decides when the run is drained.
         """
-        is_late = request.is_late(is_asked=any(sighting.is_asked for sighting in sightings))
-        if is_late and not agreement.decided and all(sighting.proposed == agreement.proposed for sighting in sightings):
-            following = agreement.following(max(sighting.read for sighting in sightings), request)
+        is_late = request.is_late(is_asked=any(report.is_asked for report in reports))
+        if is_late and not agreement.decided and all(report.proposed == agreement.proposed for report in reports):
+            following = agreement.following(max(report.read for report in reports), request)
             self._store.set(f"{_DRAIN}0", json.dumps(following))
 
     def drain_agreement(self) -> DrainAgreement:

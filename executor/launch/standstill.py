@@ -10,14 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
 from typing import NamedTuple, TextIO, final
 
 from pipesched.executor import EVERYBODY, ITS_CHECKPOINT, LAST_STACKS, NOBODY, STACKS, START_S, RankFailed, failed
-from pipesched.executor.launch.progress_page import Whereabouts
+from pipesched.executor.launch.progress_page import RankState
 from pipesched.profiles.processes import is_stopped, tell_main_thread
 from pipesched.schedules.ops import Compute, Message, Op, Overlap, Send, computes, needs_from_others
 
@@ -29,38 +28,6 @@ _NO_WAIT_S = 10.0
 _LONGEST_LOOK_S = 0.5
 """Time limit for the search of lost messages in op lists; messages not checked by then count as not lost [s]."""
 ADVICE = "where an op takes that long, try a longer timeout"
-
-
-@dataclass(frozen=True, slots=True)
-class RankState:
-    """The state of a rank as seen from outside.
-
-    Attributes:
-        op: The current op; None before the first one.
-        at_op_s: Time since the op began [s].
-        whom: The rank that this rank waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
-        waits_s: Time since the wait began [s].
-        is_stopped: Whether a signal has stopped the process; then it waits for nobody.
-        ending: How the process ended, or None while it runs.
-        silent_s: Time since the process last reported its position, if it counts as silent; else 0 [s].
-    """
-
-    rank: int
-    op: Op | None
-    at_op_s: float
-    whom: int
-    waits_s: float
-    is_stopped: bool
-    ending: str | None
-    silent_s: float = 0.0
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the rank waits for another rank, so that it continues when that rank does."""
-        return self.whom not in (NOBODY, ITS_CHECKPOINT) and not self.is_stopped
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} at {self.op or 'its start'}"
 
 
 @final
@@ -78,104 +45,78 @@ class Stillness:
 
     def is_over(
         self,
-        places: Sequence[Whereabouts],
-        is_one_stopped: Callable[[], bool],
+        states: Sequence[RankState],
+        is_stopped: Callable[[RankState], bool],
         is_stopped_all: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Return whether a rank has waited for another for too long, or no rank has moved.
 
         Args:
-            places: Positions of all ranks.
-            is_one_stopped: Returns whether a signal has stopped the process of a rank.
+            states: States of all ranks.
+            is_stopped: Returns whether a signal has stopped the process of a rank; called only if no rank moves.
             is_stopped_all: Returns whether no rank can move.
         """
-        if longest_wait_s(places) > self._timeout_s:
+        if longest_wait_s(states) > self._timeout_s:
             return True
-        if num_begun(places) != self._seen:
-            self._seen, self._changed_s = num_begun(places), time.monotonic()
+        if num_begun(states) != self._seen:
+            self._seen, self._changed_s = num_begun(states), time.monotonic()
         since_s = max(self._changed_s, self._written_s)
-        if _is_one_writing(places):
+        if _is_one_writing(states):
             since_s, self._written_s = self._changed_s, time.monotonic()
         still_s = time.monotonic() - since_s
         if still_s <= self._timeout_s:
             return False
-        return is_stopped_all() or is_one_stopped() or still_s > self._patience_s(places)
+        return is_stopped_all() or any(map(is_stopped, states)) or still_s > self._patience_s(states)
 
-    def _patience_s(self, places: Sequence[Whereabouts]) -> float:
-        if not num_begun(places) or _is_one_writing(places):
+    def _patience_s(self, states: Sequence[RankState]) -> float:
+        if not num_begun(states) or _is_one_writing(states):
             return max(START_S, self._timeout_s)
-        return self._timeout_s + (SLACK_S if any(place.whom != NOBODY for place in places) else _NO_WAIT_S)
+        return self._timeout_s + (SLACK_S if any(state.whom != NOBODY for state in states) else _NO_WAIT_S)
 
 
-def _is_one_writing(places: Sequence[Whereabouts]) -> bool:
-    return any(place.whom == ITS_CHECKPOINT for place in places)
+def _is_one_writing(states: Sequence[RankState]) -> bool:
+    return any(state.whom == ITS_CHECKPOINT for state in states)
 
 
-def num_begun(places: Sequence[Whereabouts]) -> int:
+def num_begun(states: Sequence[RankState]) -> int:
     """Return the number of ops that all ranks have begun."""
-    return sum(max(0, place.num_ops) for place in places)
+    return sum(max(0, state.num_ops) for state in states)
 
 
-def longest_wait_s(places: Sequence[Whereabouts]) -> float:
+def longest_wait_s(states: Sequence[RankState]) -> float:
     """Return the longest wait of a rank for another rank, among ranks that have begun their list."""
-    begun_ns = [place.waits_since_ns for place in places if place.num_ops > 0 and place.whom >= 0]
-    return (time.monotonic_ns() - min(begun_ns)) / 1e9 if begun_ns else 0.0
+    return max((state.waits_s for state in states if state.num_ops > 0 and state.whom >= 0), default=0.0)
 
 
-def is_stopped_at(where: Whereabouts) -> bool:
-    """Return whether the process of a rank of this machine is stopped by a signal."""
-    return where.pid > 0 and is_stopped(where.pid)
-
-
-def state_of(
-    rank: int, where: Whereabouts, ending: str | None = None, *, is_stopped: bool = False, silent_s: float = 0.0
-) -> RankState:
-    """Return the current state of a rank."""
-    now_ns = time.monotonic_ns()
-    return RankState(
-        rank,
-        where.op,
-        (now_ns - where.since_ns) / 1e9 if where.since_ns > 0 else 0.0,
-        where.whom,
-        (now_ns - where.waits_since_ns) / 1e9 if where.waits_since_ns > 0 else 0.0,
-        ending is None and is_stopped,
-        ending,
-        silent_s,
-    )
-
-
-def lost_messages(
-    states: Mapping[int, RankState], places: Mapping[int, Whereabouts], ops_of: Callable[[int], Iterable[Op]]
-) -> dict[int, Message]:
+def lost_messages(states: Mapping[int, RankState], ops_of: Callable[[int], Iterable[Op]]) -> dict[int, Message]:
     """Return, by rank, the message that the rank waits for although its running sender has posted it often enough.
 
     The search ends after `_LONGEST_LOOK_S`; lost messages of the remaining ranks are not reported.
 
     Args:
         states: State of every rank.
-        places: Position of every rank.
         ops_of: Returns the lowered list of a rank.
     """
     lost, late_s = dict[int, Message](), time.monotonic() + _LONGEST_LOOK_S
     for rank, state in states.items():
-        sender = states.get(state.whom) if state.is_waiting else None
+        sender, op = states.get(state.whom) if state.is_waiting else None, state.op
         if (
             sender is None
             or sender.is_stopped
             or sender.ending is not None
             or sender.silent_s
-            or not isinstance(state.op, Compute | Overlap)
+            or not isinstance(op, Compute | Overlap)
         ):
             continue
         try:
-            used, is_last = _used(state.op, ops_of(rank), places[rank].place, late_s)
+            used, is_last = _used(op, ops_of(rank), state.place, late_s)
             if not used or is_last:
                 continue  # after its last op it waits until its messages are received
-            sent = _sent(used, rank, ops_of(sender.rank), places[sender.rank].place, late_s)
+            sent = _sent(used, rank, ops_of(sender.rank), sender.place, late_s)
         except TimeoutError:
             return lost
         if all(sent[message] >= count for message, count in used.items()):
-            lost[rank] = _messages_for(state.op)[-1]
+            lost[rank] = _messages_for(op)[-1]
     return lost
 
 
@@ -329,7 +270,6 @@ class StackFile(NamedTuple):
 
 def reported_standstill(
     states: Mapping[int, RankState],
-    places: Mapping[int, Whereabouts],
     ops_of: Callable[[int], Iterable[Op]],
     stacks_behind: Callable[[RankFailed], Mapping[int, str] | None],
     *,
@@ -339,13 +279,12 @@ def reported_standstill(
 
     Args:
         states: State of every rank.
-        places: Position of every rank.
         ops_of: Returns the lowered list of a rank.
         stacks_behind: Takes the error; returns the thread stacks of the ranks, or None if the run has ended for another
             reason. It may raise if the store is gone.
         is_on_cpus: Whether posted messages count as sent; a GPU may not have reached them yet.
     """
-    error = standstill(states, lost_messages(states, places, ops_of) if is_on_cpus else {})
+    error = standstill(states, lost_messages(states, ops_of) if is_on_cpus else {})
     report = _begun_report(f"{error}\n\n{standstill_table(states)}")
     if report is not None:
         error = RankFailed(f"{error}; the stacks of all ranks are in {report}")

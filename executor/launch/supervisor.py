@@ -13,25 +13,21 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import final
 
 from pipesched.executor import EVERYBODY, STOP_SIGNALS, ExecutionError, RankFailed, failed
 from pipesched.executor.launch.fork_client import Forked, fork, forks
-from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
+from pipesched.executor.launch.progress_page import ProgressPage, RankState, is_stopped_at
 from pipesched.executor.launch.rank_device import ranks_of_processes
 from pipesched.executor.launch.standstill import (
     SLACK_S,
-    RankState,
     StackFile,
     Stillness,
-    is_stopped_at,
     longest_wait_s,
     num_begun,
     reported_standstill,
     stacks_in,
-    state_of,
 )
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import environment, num_cores
@@ -153,16 +149,16 @@ class Processes:
                 raise self._blame()
             if all(code == 0 for code in codes):
                 return
-            places = self._places()
-            on_progress(num_begun(places))
-            if stillness.is_over(places, partial(_is_one_stopped, places), self._is_server_gone):
+            states = self._read_all()
+            on_progress(num_begun(states))
+            if stillness.is_over(states, is_stopped_at, self._is_server_gone):
                 raise self._standstill()
             time.sleep(_POLL_S)
 
     def _is_server_gone(self) -> bool:
         return self._processes[0].servers_end is not None
 
-    def _places(self) -> list[Whereabouts]:
+    def _read_all(self) -> list[RankState]:
         return [self._progress_page.read(number) for number in range(len(self._ranks))]
 
     def _blame(self) -> RankFailed:
@@ -191,8 +187,7 @@ class Processes:
         return failed(self._ranks[number], self._progress_page.read_host(number).op, ending)
 
     def _last_moved(self) -> int:
-        places = [self._progress_page.read_host(number) for number in range(len(self._ranks))]
-        return max(range(len(places)), key=lambda number: max(places[number].since_ns, places[number].waits_since_ns))
+        return max(range(len(self._ranks)), key=self._progress_page.moved_ns)
 
     def _is_clear(self, after_s: float) -> bool:
         """Return whether the cause of the end of the run is clear, `after_s` seconds after a rank failed.
@@ -205,7 +200,7 @@ class Processes:
             return True
         if any(code and not self._has_waited(number) for number, code in enumerate(codes)):
             return True
-        return after_s > SLACK_S and longest_wait_s(self._places()) > self._timeout_s
+        return after_s > SLACK_S and longest_wait_s(self._read_all()) > self._timeout_s
 
     def _states(self) -> dict[int, RankState]:
         """Return the state of every rank."""
@@ -213,15 +208,10 @@ class Processes:
         for number, rank in enumerate(self._ranks):
             code = self._processes[0 if self._is_single else number].poll()
             ending = None if code is None else self._last_words(number, code)
-            where = self._progress_page.read(number)
-            is_stopped = is_stopped_at(where)
-            if is_stopped or ending is not None:
-                where = self._progress_page.read_host(number)
+            state = self._progress_page.look(number, ending)
             if self._is_single and number != self._last_moved():
-                is_stopped = False
-                if self._is_on_cpus:  # it has no turn
-                    where = where._replace(whom=EVERYBODY)
-            states[rank] = state_of(rank, where, ending, is_stopped=is_stopped)
+                state = state._replace(is_stopped=False, whom=EVERYBODY if self._is_on_cpus else state.whom)  # no turn
+            states[rank] = state._replace(rank=rank)
         return dict(sorted(states.items()))
 
     def _standstill(self) -> RankFailed:
@@ -234,9 +224,8 @@ class Processes:
             for number, (rank, process) in enumerate(zip(self._ranks, self._processes, strict=not self._is_single))
             if process.poll() is None and (pid := self._progress_page.read(number).pid) > 0
         }
-        places = dict(zip(self._ranks, self._places(), strict=True))
         return reported_standstill(
-            self._states(), places, self._ops_of, lambda _: stacks_in(files), is_on_cpus=self._is_on_cpus
+            self._states(), self._ops_of, lambda _: stacks_in(files), is_on_cpus=self._is_on_cpus
         )
 
     def _servers_end(self, fate: str) -> RankFailed:
@@ -257,10 +246,6 @@ class Processes:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _READ_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()
         return f"the process ended with exit code {code}" + (f": {shortened(lines[-1], _LONGEST)}" if lines else "")
-
-
-def _is_one_stopped(places: Sequence[Whereabouts]) -> bool:
-    return any(map(is_stopped_at, places))
 
 
 def _require_few(num_processes: int) -> None:

@@ -18,7 +18,7 @@ from pipesched.executor.launch.early_drain import DrainPage
 from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.rank_watch import FAILED, LOST_S, RankWatch, WatchedRank
 from pipesched.executor.launch.run_board import RunBoard
-from pipesched.executor.launch.sighting import ProcessFiles
+from pipesched.executor.launch.siblings import ProcessFiles
 from pipesched.executor.launch.standstill import stacks_written_to
 from pipesched.profiles import ProfileError
 from pipesched.schedules import ScheduleError

@@ -12,11 +12,11 @@ from unittest.mock import patch
 import pytest
 from torch.distributed import TCPStore
 
-from pipesched.executor.launch import DrainPage, LeaveRequest, sighting, stacks_written_to
+from pipesched.executor.launch import DrainPage, LeaveRequest, rank_watch, stacks_written_to
 from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.rank_watch import RankWatch, WatchedRank, WatchedRun
 from pipesched.executor.launch.run_board import EndingCause, RunBoard
-from pipesched.executor.launch.sighting import ProcessFiles
+from pipesched.executor.launch.siblings import ProcessFiles
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import forward
@@ -174,7 +174,7 @@ def test_a_process_that_ends_behind_its_list_ends_no_run(store, tmp_path):
 
 def test_a_process_that_is_stopped_is_reported_by_its_sibling_and_ended(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(sighting, "SILENT_S", 0.05)
+    monkeypatch.setattr(rank_watch, "SILENT_S", 0.05)
     watching = Process(0, tmp_path, (0, 0, 1, 1), timeout_s=0.3)
     stopped = Process(1, tmp_path, (0, 0, 1, 1), command=SLEEP)
     with stopped.child as child:

@@ -2,13 +2,11 @@
 
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 
 from pipesched.executor import EVERYBODY, ITS_CHECKPOINT, NOBODY, PeerLost, waiting_for
 from pipesched.executor.launch import RankState, lost_messages, standstill, standstill_table
-from pipesched.executor.launch.progress_page import Whereabouts
 from pipesched.executor.launch.standstill import Stillness
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -16,7 +14,10 @@ from pipesched.schedules.ops import Message, Payload, Send, backward, forward
 
 
 def state(rank, whom=NOBODY, waits_s=0.0, *, at_op_s=3.0, is_stopped=False, ending=None):
-    return RankState(rank, forward(rank, 5), at_op_s, whom, waits_s, is_stopped, ending)
+    return RankState(
+        text=str(forward(rank, 5)), at_op_s=at_op_s, whom=whom, waits_s=waits_s, rank=rank, is_stopped=is_stopped,
+        ending=ending,
+    )  # fmt: skip
 
 
 def told(*states):
@@ -62,8 +63,7 @@ def test_ranks_may_write_a_checkpoint_for_as_long_as_they_may_take_to_start(monk
 
     def is_over_at(at_s, *whoms, is_stopped=False):
         now_s[0] = at_s
-        places = [Whereabouts(num_ops=5, whom=whom) for whom in whoms]
-        return stillness.is_over(places, lambda: is_stopped)
+        return stillness.is_over([RankState(num_ops=5, whom=whom) for whom in whoms], lambda state: is_stopped)
 
     assert not is_over_at(0.0, NOBODY, NOBODY)
     for at_s in (1.0, 100.0, 250.0):
@@ -77,7 +77,7 @@ def test_ranks_may_write_a_checkpoint_for_as_long_as_they_may_take_to_start(monk
 def test_a_circle_is_told_as_one():
     circle = (
         state(0, 1, 1.0),
-        replace(state(1, 2, 3.0), op=backward(1, 0)),
+        state(1, 2, 3.0)._replace(text=str(backward(1, 0))),
         state(2, 1, 2.5),
         state(3, EVERYBODY, 9.0),
     )
@@ -113,21 +113,22 @@ def test_where_a_message_was_sent_and_has_not_come_the_link_is_named(monkeypatch
     ops = lower(build("gpipe", 2, 4)).ops
     places = [[str(op) for op in row].index(name) for row, name in zip(ops, ("0B3", "1F2"), strict=True)]
     waiting = {0: state(0, 1, 2.0), 1: state(1, 0, 2.5)}
-    states = {rank: replace(waiting[rank], op=ops[rank][place]) for rank, place in enumerate(places)}
-    where = {rank: Whereabouts(place=place) for rank, place in enumerate(places)}
-    lost = lost_messages(states, where, ops.__getitem__)
+    states = {
+        rank: waiting[rank]._replace(place=place, text=str(ops[rank][place])) for rank, place in enumerate(places)
+    }
+    lost = lost_messages(states, ops.__getitem__)
     assert lost == {1: Message(Payload.ACTIVATION, 0, 2)}
     assert str(standstill(states, lost)) == (
         "rank 1 failed at 1F2 (micro-batch 2): it has waited 2.5 s for the activation 2 of stage 0, which rank 0 has "
         "sent: the link between them does not deliver, or not in time; rank 0 at 0B3 has waited 2.0 s for rank 1"
     )
     place = ops[0].index(Send(lost[1], 1))
-    not_sent = {**states, 0: replace(states[0], op=ops[0][place], whom=NOBODY)}
-    assert lost_messages(not_sent, {**where, 0: Whereabouts(place=place)}, ops.__getitem__) == {}
-    stopped = {**states, 0: replace(states[0], is_stopped=True)}
-    assert lost_messages(stopped, where, ops.__getitem__) == {}
+    not_sent = {**states, 0: states[0]._replace(place=place, text=str(ops[0][place]), whom=NOBODY)}
+    assert lost_messages(not_sent, ops.__getitem__) == {}
+    stopped = {**states, 0: states[0]._replace(is_stopped=True)}
+    assert lost_messages(stopped, ops.__getitem__) == {}
     monkeypatch.setattr(sys.modules[lost_messages.__module__], "_LONGEST_LOOK_S", 0.0)
-    assert lost_messages(states, where, ops.__getitem__) == {}, "to go through the lists takes too long"
+    assert lost_messages(states, ops.__getitem__) == {}, "to go through the lists takes too long"
 
 
 def test_what_gloo_says_is_told_without_where_in_gloo_and_its_advice():

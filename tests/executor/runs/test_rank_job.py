@@ -8,7 +8,7 @@ import torch
 
 from pipesched.executor import NOBODY, waiting_for
 from pipesched.executor.launch import ProgressPage, standstill
-from pipesched.executor.launch.standstill import Stillness, state_of
+from pipesched.executor.launch.standstill import Stillness
 from pipesched.executor.runs.rank_job import RankListener, following_device
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -77,7 +77,7 @@ def test_a_hang_names_the_op_at_which_the_device_stands(streams, tmp_path):
                         with waiting_for("the activation 0 of stage 0", 0):
                             streams[1].may_reach = streams[1].num_recorded  # to the wait, not beyond
                 until(lambda: page.read(1).whom == 0)
-                states = {rank: state_of(rank, page.read(rank)) for rank in (0, 1)}
+                states = {rank: page.read(rank)._replace(rank=rank) for rank in (0, 1)}
         message = str(standstill(states))
         first = next(op for op in OPS[1] if isinstance(op, Compute))
         assert message.startswith(f"rank 0 failed at {OPS[0][place]}")
@@ -95,11 +95,11 @@ def test_a_rank_whose_host_is_done_moves_as_long_as_its_device_does(streams, tmp
             until(lambda count=count: page.read(0).num_ops == count)
             with monkeypatch.context() as patched:
                 patched.setattr(time, "monotonic", lambda: now_s[0])
-                assert not stillness.is_over([page.read(0)], lambda: True)
+                assert not stillness.is_over([page.read(0)], lambda state: True)
                 now_s[0] += 1.5
         now_s[0] += 1.0
         monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-        assert stillness.is_over([page.read(0)], lambda: True)
+        assert stillness.is_over([page.read(0)], lambda state: True)
 
 
 def test_a_wait_of_the_host_is_told_when_the_device_comes_to_it_and_the_host_is_heard_afterwards(streams, tmp_path):
