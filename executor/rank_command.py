@@ -19,7 +19,6 @@ from pipesched.executor import NOBODY, PAUSE_SIGNALS, PAUSED
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, writing
 from pipesched.executor.launch import (
     DrainPage,
-    Measure,
     ProgressPage,
     RunSpec,
     Train,
@@ -35,12 +34,17 @@ from pipesched.executor.launch import (
 from pipesched.executor.runs import (
     Measured,
     RankListener,
+    drain_file,
     going_on,
     measure_on_streams,
     patient,
+    phase_line,
+    phases_file,
     result_file,
     result_to_text,
     run_rank,
+    scores_file,
+    scores_line,
 )
 from pipesched.executor.training import Scores, Trained, step_line
 from pipesched.profiles import ProfileError
@@ -155,16 +159,8 @@ def _rank_listener(page: ProgressPage, rank: int) -> RankListener:
 
 
 def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
-    from pipesched.executor.runs import (
-        drain_file,
-        phase_line,
-        phases_file,
-        scores_file,
-        scores_line,
-    )
-
     page, meet = ProgressPage.open(folder / "progress"), f"file://{folder}/store"
-    if spec.is_streamed and isinstance(spec.job, Measure):
+    if spec.is_in_one_process:
         return measure_on_streams(spec, partial(_rank_listener, page))
     listener = RankListener(page.writer(number), device=page.device_row(number))
     if not isinstance(spec.job, Train):

@@ -137,36 +137,25 @@ class FaultyRun:
 
     def await_ranks(self, num_ranks: int) -> None:
         """Wait until all ranks have started, or the launcher has ended."""
-        until_s = time.monotonic() + START_S
-        while len(self.ranks()) < num_ranks and self.launcher.poll() is None and time.monotonic() < until_s:
-            time.sleep(POLL_S)
+        self._await(lambda: len(self.ranks()) >= num_ranks)
 
     def await_watches(self, num_ranks: int) -> None:
         """Wait until each rank is watched under torchrun, so that it handles SIGTERM, or the launcher has ended."""
-        until_s = time.monotonic() + START_S
-        while (
-            sum(map(_handles_sigterm, self.ranks())) < num_ranks
-            and self.launcher.poll() is None
-            and time.monotonic() < until_s
-        ):
-            time.sleep(POLL_S)
+        self._await(lambda: sum(map(_handles_sigterm, self.ranks())) >= num_ranks)
 
     def await_work(self, num_ranks: int) -> None:
         """Wait until `num_ranks` ranks work, or the launcher has ended."""
+        self._await(lambda: len([*self._at_work.iterdir()]) >= num_ranks)
+
+    def _await(self, is_there: Callable[[], bool]) -> None:
         until_s = time.monotonic() + START_S
-        while (
-            len([*self._at_work.iterdir()]) < num_ranks and self.launcher.poll() is None and time.monotonic() < until_s
-        ):
+        while not is_there() and self.launcher.poll() is None and time.monotonic() < until_s:
             time.sleep(POLL_S)
 
     def await_fault(self) -> None:
         """Wait for the fault of a rank: it is recorded, a rank is gone or stopped, or the launcher has ended."""
         ranks = self.ranks()
-        until_s = time.monotonic() + START_S
-        while time.monotonic() < until_s and self.launcher.poll() is None:
-            if self._noted() or any(state_of(pid) in ("", "Z", "X", "T") for pid in ranks):
-                break
-            time.sleep(POLL_S)
+        self._await(lambda: bool(self._noted()) or any(state_of(pid) in ("", "Z", "X", "T") for pid in ranks))
         self.fault_s = time.monotonic()
 
     def _noted(self) -> list[float]:

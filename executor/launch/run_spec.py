@@ -135,9 +135,9 @@ class RunSpec(RunSettings, FaultSettings):
         return isinstance(self.job, Measure) and self.job.emulate is not None
 
     @property
-    def is_streamed(self) -> bool:
-        """Whether one process runs all ranks, each on a stream of its device."""
-        return uses_streams(self) and not (self.is_emulated and self.transport == "auto")
+    def is_in_one_process(self) -> bool:
+        """Whether the launcher starts one process that measures all ranks, each on a stream of its device."""
+        return isinstance(self.job, Measure) and self.job.emulate is None and uses_streams(self)
 
     def _faults(self) -> Iterator[str]:
         """Yield the faults of all fields but the job."""

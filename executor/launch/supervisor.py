@@ -20,6 +20,7 @@ from pipesched.executor import EVERYBODY, STOP_SIGNALS, ExecutionError, RankFail
 from pipesched.executor.launch.fork_client import Forked, fork, forks
 from pipesched.executor.launch.progress_page import ProgressPage, RankState, is_stopped_at
 from pipesched.executor.launch.rank_device import ranks_of_processes
+from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.launch.standstill import (
     SLACK_S,
     StackFile,
@@ -29,7 +30,6 @@ from pipesched.executor.launch.standstill import (
     reported_standstill,
     stacks_in,
 )
-from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import environment, num_cores
 from pipesched.schedules.common import shortened, shown
 from pipesched.schedules.ops import Op
@@ -85,38 +85,23 @@ class Processes:
 
     Args:
         folder: Folder of the job, and of the output of the processes.
+        spec: Specification of the run.
         rank_to_device: The device of every rank.
         ops_of: Returns the lowered list of a rank.
-        threads: CPU threads of each process.
-        timeout_s: Longest wait of a rank for one message.
-        device: Kind of device of the ranks.
-        is_single: Whether one process runs all ranks.
 
     Raises:
         ExecutionError: There are too many processes for this machine.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        rank_to_device: Sequence[int],
-        ops_of: Callable[[int], Iterable[Op]],
-        *,
-        threads: int,
-        timeout_s: float,
-        device: DeviceKind = "cpu",
-        is_single: bool = False,
+        self, folder: Path, spec: RunSpec, rank_to_device: Sequence[int], ops_of: Callable[[int], Iterable[Op]]
     ) -> None:
-        self._is_single = is_single
-        self._ranks = [*range(len(rank_to_device))] if is_single else ranks_of_processes(rank_to_device)
-        self._num_processes = 1 if is_single else len(self._ranks)
+        self._is_single = spec.is_in_one_process
+        self._ranks = [*range(len(rank_to_device))] if self._is_single else ranks_of_processes(rank_to_device)
+        self._num_processes = 1 if self._is_single else len(self._ranks)
         _require_few(self._num_processes)
-        self._folder = folder
-        self._ops_of = ops_of
-        self._is_on_cpus = device == "cpu"
-        self._threads = threads
-        self._is_fresh = not forks(device)
-        self._timeout_s = timeout_s
+        self._folder, self._spec, self._ops_of = folder, spec, ops_of
+        self._is_on_cpus = spec.device == "cpu"
         self._processes: list[Forked] = []
 
     def run(self, on_progress: Callable[[int], None]) -> None:
@@ -135,14 +120,14 @@ class Processes:
                 "pipesched.executor.__main__",
                 ["--folder", str(self._folder.absolute())],
                 self._folder,
-                threads=self._threads,
-                is_fresh=self._is_fresh,
+                threads=self._spec.threads,
+                is_fresh=not forks(self._spec.device),
             ) as self._processes,
         ):
             self._watch(on_progress)
 
     def _watch(self, on_progress: Callable[[int], None]) -> None:
-        stillness = Stillness(self._timeout_s)
+        stillness = Stillness(self._spec.timeout_s)
         while True:
             codes = [process.poll() for process in self._processes]
             if any(code not in (None, 0) for code in codes):
@@ -200,7 +185,7 @@ class Processes:
             return True
         if any(code and not self._has_waited(number) for number, code in enumerate(codes)):
             return True
-        return after_s > SLACK_S and longest_wait_s(self._read_all()) > self._timeout_s
+        return after_s > SLACK_S and longest_wait_s(self._read_all()) > self._spec.timeout_s
 
     def _states(self) -> dict[int, RankState]:
         """Return the state of every rank."""

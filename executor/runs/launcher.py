@@ -64,15 +64,7 @@ def run_watched(job: WatchedJob[_Result]) -> _Result:
     averagers(job.lists)  # before any process is started
     with job_folder() as folder:
         job.begin(folder)
-        Processes(
-            folder,
-            job.lists.rank_to_device,
-            partial(job.ops_of, folder),
-            threads=spec.threads,
-            timeout_s=spec.timeout_s,
-            device=spec.device,
-            is_single=spec.is_streamed and isinstance(spec.job, Measure),
-        ).run(job.on_progress)
+        Processes(folder, spec, job.lists.rank_to_device, partial(job.ops_of, folder)).run(job.on_progress)
         return job.result(folder)
 
 

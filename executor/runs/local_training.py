@@ -80,7 +80,7 @@ def train_locally(
             checkpoint cannot be written or read.
         ProfileError: A layer cannot be built, or there are no samples.
     """
-    spec, parts = training.spec, TrainingParts(training.spec, training.run)
+    spec, parts = training.spec, TrainingParts(training.spec)
     history = LossHistory(training.run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
     job = TrainingJob(parts, history, history.add)
     judge = partial(training.judge, device=torch.device(spec.device))

@@ -103,18 +103,20 @@ class MeasuringJob(RankJob[Measured]):
         if cluster is not None:
             require_emulable(schedule, cluster)
         nothing = (torch.empty(0),) * schedule.num_microbatches
-        ops = schedule.ops[rank]
-        if cluster is None:
-            num_pipelines = max(map(len, averagers(schedule).values()), default=1)
-            stages = emulated_stages(ops, costs, how, num_pipelines=num_pipelines)
-        else:
-            speed = cluster.devices[schedule.rank_to_device[rank]].speed
-            stages = emulated_stages(ops, costs, how, speed, MOST_BYTES)
+        num_pipelines, speed = max(map(len, averagers(schedule).values()), default=1), 1.0
+        if cluster is not None:  # each rank has a device of its own
+            num_pipelines, speed = 1, cluster.devices[schedule.rank_to_device[rank]].speed
+        stages = emulated_stages(schedule.ops[rank], costs, how, speed, self._most_bytes, num_pipelines)
         return stages, Batch(nothing, nothing)
+
+    @property
+    def _most_bytes(self) -> int:
+        """Largest real size of an emulated tensor."""
+        return sys.maxsize if self._cluster is None else MOST_BYTES
 
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
         if self._job.emulate is not None:
-            return emulated_shapes(self._job.emulate, sys.maxsize if self._cluster is None else MOST_BYTES)
+            return emulated_shapes(self._job.emulate, self._most_bytes)
         return super().shapes(context, stages, batch)
 
     def work(

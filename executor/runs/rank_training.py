@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pipesched.executor import writing
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, lists_of, make_clock, make_meter
-from pipesched.executor.launch import LeaveRequest, RankContext, RunSpec, Train, all_gather, gather_texts, group_beside
+from pipesched.executor.launch import LeaveRequest, RankContext, RunSpec, all_gather, gather_texts, group_beside
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.training_job import TrainingDriver, TrainingJob
 from pipesched.executor.runs.training_parts import TrainingPart, TrainingParts
@@ -43,13 +43,11 @@ class RankTraining(RankJob[Trained]):
     """
 
     def __init__(self, spec: RunSpec, listener: RankListener, model: Model | None = None) -> None:
-        assert isinstance(spec.job, Train), "of this kind"
-        self._model, self._run = model, spec.job.run
-        self._parts = TrainingParts(spec, self._run)
+        self._model, self._parts = model, TrainingParts(spec)
         self._parts.gate = listener.gate
         super().__init__(spec, self._parts.lists, listener)
         shares_scores = self._parts.has_checkpoints or not listener.keeps_scores
-        self._history = LossHistory(self._run.microbatches_per_step)
+        self._history = LossHistory(self._parts.run.microbatches_per_step)
         self._job = TrainingJob(self._parts, self._history, listener.on_scores, shares_scores=shares_scores)
         self._is_paused = False
 

@@ -100,9 +100,11 @@ class _Training(WatchedJob[Trained]):
     ) -> None:
         assert isinstance(spec.job, Train), "of this kind"
         self._job = spec.job
-        self._parts = TrainingParts(spec, run := spec.job.run)
+        self._parts = TrainingParts(spec)
         super().__init__(spec, self._parts.lists)
-        self.history = LossHistory(run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
+        self.history = LossHistory(
+            self._parts.run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked
+        )
         self._is_asked, self._export = is_asked, export
         self.history.restore(self._parts.scores)
         self._request = self._parts.leave_request()

@@ -51,7 +51,6 @@ from pipesched.executor.training import (
 from pipesched.profiles.io import costs_file_of
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Op, moved
-from pipesched.schedules.transforms import TrainingRun
 
 
 class TrainingPart(NamedTuple):
@@ -82,9 +81,9 @@ class TrainingParts:
 
     Args:
         spec: Specification of the run, whose job trains.
-        run: The training run of the job's specification.
 
     Attributes:
+        run: The training run of the job's specification.
         num_steps: Steps of the whole run.
         lists: The lists of all steps.
         scores: The scores of the steps before the run resumes.
@@ -98,9 +97,10 @@ class TrainingParts:
         ScheduleError: The schedule makes no lists of that number of steps, or cannot be run in parts.
     """
 
-    def __init__(self, spec: RunSpec, run: TrainingRun) -> None:
+    def __init__(self, spec: RunSpec) -> None:
         assert isinstance(spec.job, Train), "its job trains"
-        self._spec, self._run, self._settings = spec, run, spec.job.checkpoints
+        self._spec, self._settings = spec, spec.job.checkpoints
+        self.run = run = spec.job.run
         self.num_steps, self.lists = spec.job.num_steps, run.lists(spec.job.num_steps)
         self._start: Path | None = None
         self._index: CheckpointIndex | None = None
@@ -117,10 +117,10 @@ class TrainingParts:
 
     def _resume(self, settings: CheckpointSettings) -> None:
         """Check the settings, and read the scores of the checkpoint to resume from."""
-        every, flush_steps = settings.every, self._run.flush_steps or 1
+        every, flush_steps = settings.every, self.run.flush_steps or 1
         if every % flush_steps:
             raise ExecutionError(
-                f"every: got {every} steps, expected a multiple of the {flush_steps} of the lists of {self._run.name}; "
+                f"every: got {every} steps, expected a multiple of the {flush_steps} of the lists of {self.run.name}; "
                 f"try {every - every % flush_steps or flush_steps}"
             )
         self._start = None if settings.start is None else Path(settings.start)
@@ -172,7 +172,7 @@ class TrainingParts:
         assert isinstance(self._spec.job, Train), "its job trains"
         made = self._spec.job.schedule_spec
         run = replace(made, parameters={**made.parameters, "advance": advance}).run(num_steps)
-        first = begun * self._run.microbatches_per_step
+        first = begun * self.run.microbatches_per_step
         return TrainingPart(run.lists(num_steps), first, begun, begun + num_steps)
 
     def _parts(self, reach: Reach | None) -> Iterator[TrainingPart]:
@@ -186,16 +186,16 @@ class TrainingParts:
             return steps
 
         while steps < self.num_steps:
-            count = self._run.flush_steps or every - steps % every
+            count = self.run.flush_steps or every - steps % every
             count = min(count, self.num_steps - steps)
-            if lists is None or count != size or self._run.counts_run:
+            if lists is None or count != size or self.run.counts_run:
                 lists, size = self._lists(begun, count, reach), count
-            yield TrainingPart(lists, steps * self._run.microbatches_per_step, steps, steps + count)
+            yield TrainingPart(lists, steps * self.run.microbatches_per_step, steps, steps + count)
             steps += count
 
     def _lists(self, begun: Callable[[], int], count: int, reach: Reach | None) -> Schedule:
         """Return the lists of `count` steps, for the part that begins after `begun()` steps."""
-        run, per_step = self._run, self._run.microbatches_per_step
+        run, per_step = self.run, self.run.microbatches_per_step
         lists = run.part(begun(), count)
         if reach is None or run.flush_steps is not None:
             return lists
@@ -203,16 +203,16 @@ class TrainingParts:
 
     def leave_request(self) -> LeaveRequest | None:
         """Return the decision when a run that is asked to leave is drained, or None if it is never drained for that."""
-        if self._settings is None or self._run.flush_steps is not None:
+        if self._settings is None or self.run.flush_steps is not None:
             return None
-        return LeaveRequest(self._run.microbatches_per_step, self._settings.every, len(self.scores))
+        return LeaveRequest(self.run.microbatches_per_step, self._settings.every, len(self.scores))
 
     def steps_after(self, part: TrainingPart) -> int:
         """Return the steps of the run that are done after a part."""
         end = None if self.gate is None else self.gate.end
         if end is None or end <= part.first_microbatch:
             return part.steps
-        return min(part.steps, end // self._run.microbatches_per_step)
+        return min(part.steps, end // self.run.microbatches_per_step)
 
     def ops_of(self, rank: int) -> Iterator[Op]:
         """Yield the lowered list of `rank`, part by part, its ops as in a run without parts.
@@ -287,9 +287,9 @@ class TrainingParts:
     @property
     def _is_synchronous(self) -> bool:
         """Whether a step depends on the mean gradient of its batch alone."""
-        if self._run.flush_steps != 1:
+        if self.run.flush_steps != 1:
             return False
-        traits = self._run.part(0, 1).traits
+        traits = self.run.part(0, 1).traits
         return not (traits.is_asynchronous or traits.averages)
 
     def is_due(self, steps: int, *, is_last: bool) -> bool:

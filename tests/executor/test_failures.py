@@ -87,7 +87,7 @@ def test_a_rank_without_room_is_told_what_to_try_once(reason):
 
 def test_more_processes_than_the_machine_can_be_expected_to_run_are_refused(tmp_path):
     with pytest.raises(ExecutionError, match=r"ranks: got 100000, a process each, expected at most \d+ on"):
-        Processes(tmp_path, range(100_000), lambda rank: (), threads=1, timeout_s=1.0)
+        Processes(tmp_path, faulty("leaving:layer=1"), range(100_000), lambda rank: ())
 
 
 def test_a_rank_that_leaves_without_a_word_is_named_with_its_op_and_exit_code():
@@ -158,7 +158,7 @@ def test_costs_that_do_not_say_an_op_are_named_with_it():
     costs = StageCosts((StageCost(0.001, 0.001), StageCost(0.001)), origin="by hand")
     message = failure(job(build("gpipe", 2, 2), None, emulate=costs))
     assert message.startswith("rank 1 failed at 1B")
-    assert "(by hand) do not say" in message
+    assert "got no seconds of B on stage 1 in the costs (by hand)" in message
 
 
 def test_emulated_stages_have_no_weights_to_save(tmp_path):

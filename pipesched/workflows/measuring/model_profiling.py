@@ -4,33 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from pipesched.executor import RunSettings
 from pipesched.profiles import measuring, models
-from pipesched.profiles.costs import (
-    median_profile,
-)
-from pipesched.questions import (
-    USUAL_SIZES,
-    OnShare,
-    ProfiledSizes,
-    ProfileSettings,
-    unheard,
-)
+from pipesched.profiles.costs import median_profile
+from pipesched.questions import USUAL_SIZES, OnShare, ProfiledSizes, ProfileSettings, unheard
 from pipesched.schedules.common import tuple_of
-from pipesched.workflows import (
-    ArgumentError,
-    asks,
-)
-from pipesched.workflows.arguments import (
-    ModelArgument,
-    read_model_argument,
-    require_possible,
-)
-
-if TYPE_CHECKING:
-    pass
+from pipesched.workflows import ArgumentError, asks
+from pipesched.workflows.arguments import ModelArgument, read_model_argument, require_possible
 from pipesched.workflows.measuring.profiling import ProfileMeasurement
 
 
