@@ -114,7 +114,8 @@ def replicated_partition(
 ) -> tuple[ReplicatedStage, ...]:
     """Return the stages, and the devices of each, with the fastest slowest part; the result is exact.
 
-    Among equal partitions, one stage beats several, then the fewest groups of the last stage, then its earliest begin.
+    Of equally fast partitions, it returns the one with a single stage, else with the fewest groups in the last stage,
+    else with the earliest first layer of the last stage.
     The search takes layers^3 x groups^2 steps for each level but the last, and layers^2 x groups^2 for the last. If
     groups differ or memory is limited, the levels below are solved once for each sequence of neighbouring groups.
 

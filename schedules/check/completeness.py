@@ -21,7 +21,7 @@ def is_complete(schedule: Schedule) -> bool:
     """Whether each computation is there once, on one rank and in order; False if the columns cannot show it.
 
     Args:
-        schedule: Held or generated.
+        schedule: The schedule; the answer is False if it is generated.
     """
     if not schedule.is_held or schedule.is_lowered or len(schedule.rank_to_device) != schedule.num_ranks:
         return False

@@ -143,7 +143,7 @@ def first_uses(schedule: Schedule, count: int) -> tuple[Uses, Uses]:
 
 
 def _num_on(schedule: Schedule, rank: int, count: int) -> int:
-    """Return the number of (stage, micro-batch) pairs of the first `count` micro-batches on `rank`, or more."""
+    """Return an upper bound of the (stage, micro-batch) pairs on `rank` among the first `count` micro-batches."""
     places = [(stage, i) for stage in range(schedule.num_stages) for i in range(count)]
     return sum(schedule.home(*place) == rank for place in places)
 
