@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
@@ -17,7 +16,7 @@ from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.values import numbers
 from pipesched.profiles import BYTES_LIMIT, io
 from pipesched.questions import CostSettings, MessageFacts
-from pipesched.schedules.common import values_of
+from pipesched.schedules.common import option_name, values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import analysis
 from pipesched.workflows import arguments, measuring, simulating
@@ -63,13 +62,8 @@ class CostOptions(CostSettings):
     @property
     def sources(self) -> dict[str, str | Path]:
         """The costs that are given, by option."""
-        sources = {
-            "--profile": self.profile,
-            "--stage-costs": self.stage_costs,
-            "--layer-costs": self.layer_costs,
-            "--uniform": self.uniform,
-        }
-        return {option: source for option, source in sources.items() if source is not None}
+        names = ("profile", "stage_costs", "layer_costs", "uniform")
+        return {option_name(name): getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def source(self, schedule: Schedule | None, plan: Plan | None = None) -> CostSource:
         """Return the costs as the options give them.
@@ -135,14 +129,27 @@ class CostOptions(CostSettings):
         """
         if self.uniform is None:
             return []
-
-        return shares_note(self.uniform, schedules, named=named)
+        values = numbers(self.uniform, "--uniform", _UNIFORM_KEYS, "f=10ms,b=20ms")
+        by_share: dict[Fraction, list[str]] = {}
+        for schedule in schedules:
+            by_share.setdefault(schedule.stage_share, []).append(schedule.name)
+        lines = []
+        for share, names in by_share.items():
+            if share == 1:
+                continue
+            whose = f"each stage, {share} devices' worth"
+            if share.numerator == 1:
+                whose = f"each of {share.denominator} stages of a device"
+            takes = ", ".join(
+                f"{key} {analysis.readable_s(values[key] * float(share))}" for key in "fbiw" if key in values
+            )
+            lines.append(f"{', '.join(names)}: {whose}: {takes}" if named else f"{whose}: {takes}")
+        return lines
 
     def stage_share(self, schedule: Schedule) -> float | None:
         """Return the share of each stage in the costs of a device from `--uniform`, or None for other costs."""
         if self.uniform is None:
             return None
-
         return float(schedule.stage_share)
 
     def load_cluster(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
@@ -155,6 +162,7 @@ _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "
     name: name for name in ("step_s", "copy_s", "predict_s", "average_s")
 }
 _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
+_UNIFORM_KEYS = (*_SECONDS, *_BYTES, "overlap")
 
 
 def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
@@ -169,7 +177,7 @@ def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
     """
     from pipesched.profiles.costs import DeviceCost
 
-    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"), "f=10ms,b=20ms")
+    values = numbers(text, "--uniform", _UNIFORM_KEYS, "f=10ms,b=20ms")
     _require_complete(text, values, schedule)
     for name in _BYTES:
         if name in values and (not values[name].is_integer() or values[name] >= BYTES_LIMIT):
@@ -183,30 +191,6 @@ def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
     times = {name: values[key] for key, name in _SECONDS.items() if key in values}
     sizes = {name: int(values[name]) for name in _BYTES if name in values}
     return DeviceCost(**times, **sizes, overlap=overlap)  # type: ignore[arg-type]  # names are checked
-
-
-def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True) -> list[str]:
-    """Return a line for each share, other than 1, that stages of `schedules` have in the costs of a device.
-
-    Args:
-        text: The user's text.
-        schedules: Schedules that took these costs.
-        named: Whether a line names its schedules.
-    """
-    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"), "f=10ms,b=20ms")
-    by_share: dict[Fraction, list[str]] = {}
-    for schedule in schedules:
-        by_share.setdefault(schedule.stage_share, []).append(schedule.name)
-    lines = []
-    for share, names in by_share.items():
-        if share == 1:
-            continue
-        whose = f"each stage, {share} devices' worth"
-        if share.numerator == 1:
-            whose = f"each of {share.denominator} stages of a device"
-        takes = ", ".join(f"{key} {analysis.readable_s(values[key] * float(share))}" for key in "fbiw" if key in values)
-        lines.append(f"{', '.join(names)}: {whose}: {takes}" if named else f"{whose}: {takes}")
-    return lines
 
 
 def _require_complete(text: str, values: dict[str, float], schedule: Schedule | None) -> None:

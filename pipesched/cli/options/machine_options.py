@@ -15,6 +15,7 @@ from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.values import number, numbers, pairs, parse_memory, read_integer
 from pipesched.profiles import clusters, io
 from pipesched.questions import PredictionSettings
+from pipesched.schedules.common import option_name
 from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import readable_bytes
@@ -157,15 +158,7 @@ class MachineOptions:
         return said if said.lower() == told.lower() else f"{said} ({told})"
 
     def _given(self, num_devices: int) -> Cluster:
-        of_nodes_only = {
-            "--gpus": self.gpus,
-            "--intra": self.intra,
-            "--inter": self.inter,
-            "--nics": self.nics,
-            "--machine": self.machine,
-        }
-        ways = {"--cluster": self.cluster, "--link": self.link, "--nodes": self.nodes}
-        given = [name for name, value in ways.items() if value is not None]
+        given = self._options_of("cluster", "link", "nodes")
         if len(given) > 1:
             raise InputError(f"links: got {' and '.join(given)}, expected one of them")
         if self.nodes is not None:
@@ -176,13 +169,17 @@ class MachineOptions:
                     "in all; use fewer"
                 )
             return clusters.of_nodes(node, self.nodes)
-        stray = [name for name, value in of_nodes_only.items() if value is not None]
+        stray = self._options_of("gpus", "intra", "inter", "nics", "machine")
         if stray:
             raise InputError(f"{stray[0]}: got it without --nodes, expected both; try --nodes 2")
         if self.cluster is not None:
             read_from(self.cluster, "cluster")
             return io.load_cluster(self.cluster)
         return clusters.flat(num_devices, clusters.Link() if self.link is None else parse_link(self.link, "--link"))
+
+    def _options_of(self, *names: str) -> list[str]:
+        """Return the options of these fields that are given."""
+        return [option_name(name) for name in names if getattr(self, name) is not None]
 
     def _node(self, num_nodes: int) -> clusters.Cluster:
         """Return one node: the node of --machine, changed by the other options."""
@@ -245,20 +242,18 @@ class SimulationOptions(PredictionSettings):
 
 def with_slow_parts(cluster: Cluster, texts: Iterable[str]) -> Cluster:
     """Return the machines with the slow parts of `--slow`; raises InputError as `SimulationOptions.on`."""
+    most = len(cluster.devices) - 1
     for text in texts:
-        cluster = _slowed(cluster, text)
+        ends, factor = slow_part(text)
+        what = "device" if len(ends) == 1 else "link"
+        for end in ends:
+            if not 0 <= end <= most:
+                raise InputError(f"--slow: {what}: got device {end}, expected 0 to {most}; try another")
+        if len(ends) == 1:
+            cluster = clusters.with_slow_device(cluster, ends[0], factor)
+        else:
+            cluster = clusters.with_slow_link(cluster, ends[0], ends[1], factor)
     return cluster
-
-
-def _slowed(cluster: Cluster, text: str) -> Cluster:
-    ends, factor = slow_part(text)
-    for end in ends:
-        if not 0 <= end < len(cluster.devices):
-            what = "device" if len(ends) == 1 else "link"
-            raise InputError(f"--slow: {what}: got device {end}, expected 0 to {len(cluster.devices) - 1}; try another")
-    if len(ends) == 1:
-        return clusters.with_slow_device(cluster, ends[0], factor)
-    return clusters.with_slow_link(cluster, ends[0], ends[1], factor)
 
 
 def slow_part(text: str) -> tuple[tuple[int, ...], float]:

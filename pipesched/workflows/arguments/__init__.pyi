@@ -21,8 +21,6 @@ from .model_arguments import read_profile_of as read_profile_of
 from .model_arguments import require_epsilon as require_epsilon
 from .model_arguments import require_followed as require_followed
 from .model_arguments import require_possible as require_possible
-from .own_builder import Builder as Builder
-from .own_builder import names_builder as names_builder
 from .own_builder import own_entry as own_entry
 from .own_builder import read_workers as read_workers
 from .own_builder import require_one_step as require_one_step

@@ -1,6 +1,5 @@
 from .least_time import LeastTime as LeastTime
 from .least_time import OnSearch as OnSearch
-from .least_time import OrderSearch as OrderSearch
 from .least_time import order_search as order_search
 from .prediction import Prediction as Prediction
 from .prediction import cut_text as cut_text
@@ -19,7 +18,6 @@ from .setup import require_unused as require_unused
 from .setup import source_of_training as source_of_training
 from .simulation import ReducedStage as ReducedStage
 from .simulation import Simulation as Simulation
-from .simulation import makespans_of_runs as makespans_of_runs
 from .simulation import require_runs as require_runs
 from .simulation import simulate as simulate
 from .training_goodput import Goodput as Goodput

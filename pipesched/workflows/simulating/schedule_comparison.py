@@ -14,7 +14,6 @@ from pipesched.schedules.common import Description
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError, views
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
-from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.simulator.fast import distribution
 from pipesched.workflows import (
     ArgumentError,

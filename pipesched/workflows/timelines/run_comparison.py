@@ -15,12 +15,12 @@ from pipesched.simulator.analysis import (
     CellValue,
     Comparison,
     Quantity,
+    compare_timelines,
     readable_bytes,
     readable_change,
     readable_s,
     readable_share,
 )
-from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.workflows import (
     NOT_ONE_SPEED,
     Result,
