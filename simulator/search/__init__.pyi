@@ -8,6 +8,7 @@ from .fastest_cut import costs_of_cuts as costs_of_cuts
 from .fastest_cut import fastest_cut as fastest_cut
 from .journal import Journal as Journal
 from .journal import search_all as search_all
+from .kept import Kept as Kept
 from .outcome import COLUMN_HEADINGS as COLUMN_HEADINGS
 from .outcome import MEASURES as MEASURES
 from .outcome import UNPREDICTABLE as UNPREDICTABLE

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias, final
 
@@ -30,6 +30,7 @@ from pipesched.simulator.fast import (
 )
 from pipesched.simulator.memory import peak_memory, with_memory
 from pipesched.simulator.search.cut_search import CutBounds, CutSearch
+from pipesched.simulator.search.kept import Kept
 from pipesched.simulator.search.outcome import UNPREDICTABLE
 
 StageRanges: TypeAlias = tuple[tuple[int, int], ...]
@@ -43,6 +44,12 @@ _MOST_PACES = 4
 """Cuts likewise of pipelines that drift apart, whose pace takes about 0.1 s."""
 _MOST_CELLS = 60_000
 """Ops in the lists of a run without a flush, of all cuts whose pace is found by longer runs."""
+_costs_of: Kept[Callable[[StageRanges], StageCosts]] = Kept(256)
+"""The functions of `costs_of_cuts`; several parts of an answer ask for the same costs."""
+_programs: Kept[Program] = Kept(4)
+"""Programs of op lists, for searches with other costs or machines."""
+_runs: Kept[UnflushedRuns | None] = Kept(4)
+"""Runs of op lists without a flush, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +79,6 @@ class CutTask:
         return self.costs_of(tuple(pairwise(accumulate(layers, initial=0))))
 
 
-_KEPT = 256
-"""Functions of `costs_of_cuts` that are kept, because several parts of an answer ask for the same costs."""
-_costs_of: OrderedDict[tuple[object, ...], tuple[CostSource, Callable[[StageRanges], StageCosts]]] = OrderedDict()
-
-
 def costs_of_cuts(
     costs: CostSource,
     num_stages: int,
@@ -96,14 +98,12 @@ def costs_of_cuts(
     Raises:
         ProfileError: The profile does not cover the size.
     """
-    key = id(costs), num_stages if costs.graph else 0, size, num_sharing, compression
-    if key not in _costs_of:
-        while len(_costs_of) >= _KEPT:
-            _costs_of.popitem(last=False)
+
+    def make() -> Callable[[StageRanges], StageCosts]:
         stages_of = stages_of_layers(arranged(costs, num_stages), size, num_sharing)
-        made = cache(lambda bounds: replace(stages_of(bounds), compression=compression))
-        _costs_of[key] = costs, made  # the costs are kept, so that their id stays valid
-    return _costs_of[key][1]
+        return cache(lambda bounds: replace(stages_of(bounds), compression=compression))
+
+    return _costs_of.get((costs,), (num_stages if costs.graph else 0, size, num_sharing, compression), make)
 
 
 def fastest_cut(task: CutTask) -> Layers:
@@ -268,12 +268,17 @@ class _Measure:
     def __init__(self, task: CutTask, lists: Schedule, costs: StageCosts) -> None:
         require_simulable(lists, costs, task.cluster, task.network, 0.0)
         self._task, self._lists = task, lists
-        self._program = _compiled(lists, task.network, task.cluster.has_hand_over)
+        has_hand_over = task.cluster.has_hand_over
+        self._program = _programs.get(
+            (lists,),
+            (task.network, has_hand_over),
+            lambda: compile_lists(lists, task.network, has_hand_over=has_hand_over),
+        )
         limits = {device: task.cluster.devices[device].memory_bytes for device in lists.rank_to_device}
         self._limits = {device: limit for device, limit in limits.items() if limit is not None}
         self.has_limits = bool(self._limits) and costs.has_bytes
         self._least_s = math.inf  # of a cut that fits
-        self._runs = _unflushed_runs(task.schedule, task.longer)
+        self._runs = _runs.get((task.schedule, task.longer), None, lambda: _unflushed_runs(task.schedule, task.longer))
 
     @property
     def most(self) -> int:
@@ -304,13 +309,6 @@ class _Measure:
         return over_bytes, seconds, makespan_s
 
 
-@lru_cache(maxsize=4)
-def _compiled(lists: Schedule, network: NetworkOptions, has_hand_over: bool) -> Program:
-    """Return the program of lists, kept for searches with other costs or machines."""
-    return compile_lists(lists, network, has_hand_over=has_hand_over)
-
-
-@lru_cache(maxsize=4)
 def _unflushed_runs(schedule: Schedule, longer: Callable[[int], Schedule] | None) -> UnflushedRuns | None:
     """Return the runs of a schedule without a flush, whose pace counts; None where the makespan does."""
     if longer is None and not runs_without_flush(schedule):

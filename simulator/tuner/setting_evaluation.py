@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts, price_among
@@ -19,6 +19,7 @@ from pipesched.simulator.search import (
     settled_pace,
 )
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
+from pipesched.simulator.tuner.space import AVGPIPE, tuned
 from pipesched.simulator.tuner.tuning_problem import Problem
 
 _MOST_CELLS = 5_000
@@ -173,18 +174,52 @@ def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
     return timeline
 
 
-def evaluate_by_equations(
-    problem: Problem, profile: SettingProfile, accounting: Accounting, setting: Setting
-) -> Outcome:
-    """Predict a setting with AvgPipe's equations, which speak of its own schedule only."""
-    if setting.advance is None:
-        return Outcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
-    try:
-        problem.costs(setting)
-    except ProfileError as error:
-        return Outcome(setting, reason=str(error))
-    price = price_among(problem.profile.sharing, setting.num_pipelines)
-    prediction = predict_setting(profile.slowed(price), setting.num_each, setting.num_pipelines, accounting)
-    held_bytes = {device: answer.held_bytes for device, answer in enumerate(prediction.devices)}
-    reason = over_memory_reason(memory_excess(held_bytes, problem.cluster))
-    return Outcome(setting, prediction.seconds, round(prediction.held_bytes), reason)
+@dataclass(frozen=True, slots=True)
+class EquationJudge:
+    """AvgPipe's equations as a judge of settings.
+
+    Attributes:
+        problem: Model, batch and devices.
+        profiles: The measured setting without recompute, and with it.
+        accounting: Which accounting the equations use.
+    """
+
+    problem: Problem
+    profiles: dict[bool, SettingProfile]
+    accounting: Accounting
+
+    @staticmethod
+    def of(problem: Problem, settings: Sequence[Setting], accounting: Accounting) -> EquationJudge:
+        """Return the judge of settings, from profiles of the most micro-batches and one pipeline, as the paper advises.
+
+        Raises:
+            ScheduleError, ProfileError, SimulationError: The model's profile covers none of the settings.
+        """
+        profiles = {
+            recomputes: _profiled(problem, [setting for setting in settings if setting.recomputes == recomputes])
+            for recomputes in {setting.recomputes for setting in settings}
+        }
+        return EquationJudge(problem, profiles, accounting)
+
+    def __call__(self, setting: Setting) -> Outcome:
+        """Predict a setting; the equations speak of AvgPipe's own schedule only."""
+        if setting.advance is None:
+            return Outcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
+        problem, count = self.problem, setting.num_pipelines
+        try:
+            problem.costs(setting)
+        except ProfileError as error:
+            return Outcome(setting, reason=str(error))
+        profile = self.profiles[setting.recomputes].slowed(price_among(problem.profile.sharing, count))
+        prediction = predict_setting(profile, setting.num_each, count, self.accounting)
+        held_bytes = {device: answer.held_bytes for device, answer in enumerate(prediction.devices)}
+        reason = over_memory_reason(memory_excess(held_bytes, problem.cluster))
+        return Outcome(setting, prediction.seconds, round(prediction.held_bytes), reason)
+
+
+def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
+    """Return the profile with the most micro-batches that the model's profile covers, up to the needed number."""
+    advance, counts = max(setting.advance or 0 for setting in settings), {setting.num_each for setting in settings}
+    most = max([count for count in counts if problem.covers(count)] or counts)
+    first = settings[0]
+    return measure(problem, tuned(AVGPIPE, first.num_ranks, most, 1, advance, recomputes=first.recomputes))

@@ -1,30 +1,44 @@
-"""Search all settings of a space in parallel processes."""
+"""Search all settings of a space in parallel processes, or the leading ones, of which most need a lower bound alone.
+
+    least     3   4   5   5   7   9       seconds that a setting takes at least; whether it fits is known
+              ↓
+              .   4*  5   5   6*  9       a full evaluation (*) can only put it further behind
+
+So the front of the order is the same as after a full evaluation of all settings: a setting at the front with its own
+seconds comes before all others.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, assert_never
 
 from pipesched.profiles.processes import rare_collections
 from pipesched.simulator import SimulationError
-from pipesched.simulator.search import Journal, Outcome, Runner, Setting, search_all
-from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
-from pipesched.simulator.tuner.setting_evaluation import (
-    bound_setting,
-    evaluate_by_equations,
-    evaluate_setting,
-    measure,
-    settled,
+from pipesched.simulator.search import (
+    BestFirst,
+    BoundedSetting,
+    Journal,
+    Outcome,
+    Runner,
+    Setting,
+    evaluate_in_turn,
+    search_all,
 )
-from pipesched.simulator.tuner.setting_ranking import Evaluator, LeadingSettings, leading_settings
-from pipesched.simulator.tuner.space import AVGPIPE, tuned
+from pipesched.simulator.tuner.predictor import Accounting
+from pipesched.simulator.tuner.setting_evaluation import EquationJudge, bound_setting, evaluate_setting, settled
+from pipesched.simulator.tuner.setting_ranking import Evaluator, number_of, rank_key
 from pipesched.simulator.tuner.tuning_problem import Problem
 
 Judge: TypeAlias = Callable[[Setting], Outcome]
 """Evaluates one setting; can be sent to another process."""
+_Place: TypeAlias = tuple[object, ...]
+"""Sort key of a setting in the ranking."""
 
 
 def search_settings(
@@ -69,7 +83,7 @@ def search_leading(
     *,
     workers: int = 1,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> LeadingSettings:
+) -> tuple[tuple[Outcome, ...], frozenset[Setting]]:
     """Evaluate the leading `settings` by our model; the others get lower bounds of time and memory.
 
     Args:
@@ -79,10 +93,40 @@ def search_leading(
         count: Number of leading settings to evaluate, of either training and of the rejected ones.
         workers: Processes; 1 is this process.
         tick: Callback with the fraction done.
+
+    Returns:
+        The outcomes in the order of the settings, and the settings with their own seconds and bytes.
     """
-    least = search_settings(problem, settings, workers=workers, tick=tick, judge=partial(bound_setting, problem))
+    judge = partial(bound_setting, problem)
+    outcomes = [*search_settings(problem, settings, workers=workers, tick=tick, judge=judge)]
+    evaluated = set[int]()
+
+    def settle(number: int) -> Outcome:
+        outcomes[number] = settled(problem, outcomes[number])
+        evaluated.add(number)
+        return outcomes[number]
+
+    def timed(bounded: BoundedSetting[float]) -> BoundedSetting[float]:
+        outcome = settle(bounded.number)
+        return replace(bounded, cost=number_of(outcome.seconds) if outcome.fits else math.inf, outcome=outcome)
+
+    def placed(bounded: BoundedSetting[_Place]) -> BoundedSetting[_Place]:
+        outcome = settle(bounded.number)
+        return replace(bounded, cost=rank_key(outcome, evaluator, shortest_s), outcome=outcome)
+
     with rare_collections():
-        return leading_settings(least, partial(settled, problem), evaluator, count)
+        fitting = [(number, outcome) for number, outcome in enumerate(outcomes) if outcome.fits and outcome.seconds]
+        fastest = BestFirst((BoundedSetting(number_of(o.seconds), number, o.setting) for number, o in fitting), 1)
+        deque(fastest.refine(timed, evaluate_in_turn), 0)
+        shortest_s = next((outcome.seconds for outcome in fastest.ranked if outcome.seconds), 1.0)
+        kinds = defaultdict[object, list[BoundedSetting[_Place]]](list)
+        for number, outcome in enumerate(outcomes):
+            place, known = rank_key(outcome, evaluator, shortest_s), outcome if number in evaluated else None
+            kind = outcome.setting.training if outcome.fits else None
+            kinds[kind].append(BoundedSetting(place, number, outcome.setting, known))
+        for candidates in kinds.values():
+            deque(BestFirst(candidates, count).refine(placed, evaluate_in_turn), 0)
+    return tuple(outcomes), frozenset(outcomes[number].setting for number in evaluated)
 
 
 def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -> Journal:
@@ -109,37 +153,8 @@ def _judge(problem: Problem, settings: Sequence[Setting], evaluator: Evaluator, 
         case Evaluator.SIMULATE | Evaluator.MAX_NUM | Evaluator.MAX_SIZE:
             return partial(evaluate_setting, problem)
         case Evaluator.AVGPIPE:
-            return _equations(problem, settings, accounting)
+            return EquationJudge.of(problem, settings, accounting)
         case Evaluator.MEASURE:
             raise SimulationError("search: got measure without a judge, expected one that runs the settings; pass it")
         case _:
             assert_never(evaluator)
-
-
-@dataclass(frozen=True, slots=True)
-class _Equations:
-    """AvgPipe's equations as a judge."""
-
-    problem: Problem
-    profiles: dict[bool, SettingProfile]  # without recompute, and with it
-    accounting: Accounting
-
-    def __call__(self, setting: Setting) -> Outcome:
-        return evaluate_by_equations(self.problem, self.profiles[setting.recomputes], self.accounting, setting)
-
-
-def _equations(problem: Problem, settings: Sequence[Setting], accounting: Accounting) -> _Equations:
-    """Profile the setting that the paper advises, many micro-batches and one pipeline, without and with recompute."""
-    profiles = {
-        recomputes: _profiled(problem, [setting for setting in settings if setting.recomputes == recomputes])
-        for recomputes in {setting.recomputes for setting in settings}
-    }
-    return _Equations(problem, profiles, accounting)
-
-
-def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
-    """Return the profile with the most micro-batches that the model's profile covers, up to the needed number."""
-    advance, counts = max(setting.advance or 0 for setting in settings), {setting.num_each for setting in settings}
-    most = max([count for count in counts if problem.covers(count)] or counts)
-    first = settings[0]
-    return measure(problem, tuned(AVGPIPE, first.num_ranks, most, 1, advance, recomputes=first.recomputes))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import TypeAlias
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
@@ -19,20 +18,10 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.fast import EqualPipelines
-from pipesched.simulator.search import CutTask, Outcome, Setting, costs_of_cuts, fastest_cut, plan_of
+from pipesched.simulator.search import CutTask, Kept, Outcome, Setting, costs_of_cuts, fastest_cut, plan_of
 
-MadeT = TypeVar("MadeT")
-
-
-class _Made:
-    """The latest cuts and pipelines of a problem, under keys that are quicker to look up than their full inputs."""
-
-    def __init__(self) -> None:
-        self.cuts: dict[Hashable, tuple[Profile, tuple[tuple[int, int], ...]]] = {}
-        self.pipelines: dict[Hashable, EqualPipelines] = {}
-
-    def __reduce__(self) -> tuple[type[_Made], tuple[()]]:
-        return _Made, ()  # another process makes its own
+_Cut: TypeAlias = tuple[Profile, tuple[tuple[int, int], ...]]
+"""A profile, and the first layer of each stage and the layer behind its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,8 @@ class Problem:
     cluster: Cluster
     partition: str | None = None
     network: NetworkOptions = USUAL_NETWORK
-    made: _Made = field(default_factory=_Made, init=False, repr=False, compare=False)
+    cuts: Kept[_Cut] = field(default_factory=lambda: Kept(1024), init=False, repr=False, compare=False)
+    made: Kept[EqualPipelines] = field(default_factory=lambda: Kept(8), init=False, repr=False, compare=False)
 
     def covers(self, num_microbatches: int) -> bool:
         """Whether the batch can be cut into these micro-batches, and the profile covers their size."""
@@ -79,20 +69,20 @@ class Problem:
         """
         return self._cut(setting)[1]
 
-    def _cut(self, setting: Setting) -> tuple[Profile, tuple[tuple[int, int], ...]]:
+    def _cut(self, setting: Setting) -> _Cut:
         """Return the profile, its layers in the order of the stages if the cut is not searched, and the bounds."""
         size, lists, profile = self.microbatch_size(setting), self.lists(setting), self.profile
         num_stages = lists.num_stages
 
-        def search() -> tuple[Profile, tuple[tuple[int, int], ...]]:
+        def search() -> _Cut:
             costs_of = costs_of_cuts(profile, num_stages, size)
             task = CutTask(lists, len(profile.layers), costs_of, self.cluster, self.network)
             return profile, tuple(pairwise(accumulate(fastest_cut(task), initial=0)))
 
         if setting.num_pipelines == 1 and is_searched(profile, self.partition, num_stages):
-            return _made(self.made.cuts, setting, search, 1024)
+            return self.cuts.get((), setting, search)
         key = size, num_stages  # several pipelines drift: the busiest counts
-        return _made(self.made.cuts, key, lambda: cut_layers(profile, self.partition, size, num_stages), 1024)
+        return self.cuts.get((), key, lambda: cut_layers(profile, self.partition, size, num_stages))
 
     def lists(self, setting: Setting) -> Schedule:
         """Return the lists of one pipeline of a setting, lowered; all pipelines have the same.
@@ -108,12 +98,11 @@ class Problem:
         Raises:
             ScheduleError, SimulationError: The lists cannot run.
         """
-
-        def make() -> EqualPipelines:
-            return EqualPipelines(self.lists(setting), costs, self.cluster, self.network)
-
-        key = _alike(setting), id(costs)  # which the pipelines keep, and so its identity
-        return _made(self.made.pipelines, key, make, 8)
+        return self.made.get(
+            (costs,),
+            _alike(setting),
+            lambda: EqualPipelines(self.lists(setting), costs, self.cluster, self.network),
+        )
 
     def microbatch_size(self, setting: Setting) -> int:
         """Return the samples of each micro-batch of a setting.
@@ -138,15 +127,6 @@ class Problem:
         setting = replace(setting, partition=self.partition_of(outcome.setting), microbatch_size=size)
         samples = size * setting.schedule_spec().run(1).microbatches_per_step
         return plan_of(replace(outcome, setting=setting), samples, self.profile, self.cluster)
-
-
-def _made(store: dict[Hashable, MadeT], key: Hashable, make: Callable[[], MadeT], most: int) -> MadeT:
-    """Return the object under a key, made now if missing; at most `most` objects are kept."""
-    if key not in store:
-        if len(store) == most:
-            del store[next(iter(store))]
-        store[key] = make()
-    return store[key]
 
 
 def _alike(setting: Setting) -> Setting:

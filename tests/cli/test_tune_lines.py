@@ -19,7 +19,7 @@ from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.search import Outcome
 from pipesched.simulator.tuner import Problem, tuned
-from pipesched.workflows.tuning import Verdict, Verified
+from pipesched.workflows.tuning import RunSetting, Verdict
 from tests.simulator.tuner.problems import model
 
 MLP = "mlp:width=8,layers=6"
@@ -76,7 +76,8 @@ def test_the_lines_that_are_printed_run(pipesched, folder):
 
 def verified(*pairs):
     """Settings that were run, of these seconds predicted and measured."""
-    return tuple(Verified(Outcome(tuned("avgpipe", 3, 4, 1, 0), 1.0, 1), *pair) for pair in pairs)
+    outcomes = [[Outcome(tuned("avgpipe", 3, 4, 1, 0), seconds, 1) for seconds in pair] for pair in pairs]
+    return tuple(RunSetting(predicted, (measured,)) for predicted, measured in outcomes)
 
 
 def test_too_few_settings_are_not_ranked(capsys):

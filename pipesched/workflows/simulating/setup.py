@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -25,7 +24,7 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.common import Description, declared
 from pipesched.schedules.transforms import TrainingRun
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import CutTask, costs_of_cuts, fastest_cut
+from pipesched.simulator.search import CutTask, Kept, costs_of_cuts, fastest_cut
 from pipesched.workflows import ArgumentError, arguments, documented, plain_signature, require_kind, require_settings
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -278,20 +277,16 @@ def source_of_training(run: TrainingRun) -> ScheduleSource:
     return ScheduleSource(longer(1), longer)
 
 
-_KEPT = 16
-"""Cuts that are cached, because several parts of an answer need the same cut."""
-_known: OrderedDict[tuple[object, ...], tuple[tuple[object, ...], Layers]] = OrderedDict()
+_cuts: Kept[Layers] = Kept(16)
+"""Cuts of layers; several parts of an answer need the same cut."""
 
 
 def _balanced_layers(setup: Setup, costs: CostSource, source: ScheduleSource) -> Layers:
     """Return the layers of each stage with which a schedule is fastest, within a short search."""
     schedule, cluster = source.schedule, setup.cluster_of(source.schedule, source.plan)
     size, compression, share = setup.microbatch_size, setup.message_compression, setup.input_share
-    objects = (costs, schedule)  # kept, so that their ids stay valid
-    key = (
-        *map(id, objects), source.longer is None, size, cluster, setup.network, compression, setup.buffers, share
-    )  # fmt: skip
-    if key not in _known:
+
+    def search() -> Layers:
         with naming_costs(costs, schedule):
             uniform_partition(costs.num_layers, schedule.num_stages)  # refuses more stages than layers
         stages = costs_of_cuts(costs, schedule.num_stages, size, schedule.ranks_per_device, compression)
@@ -300,9 +295,9 @@ def _balanced_layers(setup: Setup, costs: CostSource, source: ScheduleSource) ->
             cut = stages(bounds)
             return cut if share is None else replace(cut, stages=tuple(with_input_share(cut.stages, share)))
 
-        task = CutTask(schedule, costs.num_layers, costs_of, cluster, setup.network, source.longer, setup.buffers)
-        layers = fastest_cut(task)
-        while len(_known) >= _KEPT:
-            _known.popitem(last=False)
-        _known[key] = objects, layers
-    return _known[key][1]
+        return fastest_cut(
+            CutTask(schedule, costs.num_layers, costs_of, cluster, setup.network, source.longer, setup.buffers)
+        )
+
+    key = source.longer is None, size, cluster, setup.network, compression, setup.buffers, share
+    return _cuts.get((costs, schedule), key, search)

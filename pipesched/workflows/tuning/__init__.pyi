@@ -1,10 +1,9 @@
 from .setting_race import CONTENDERS as CONTENDERS
-from .setting_race import RacedSetting as RacedSetting
 from .setting_race import SettingRace as SettingRace
 from .setting_runs import Measurement as Measurement
+from .setting_runs import RunSetting as RunSetting
 from .setting_runs import require_same_layers as require_same_layers
 from .setting_verdict import Verdict as Verdict
-from .setting_verdict import Verified as Verified
 from .setting_verdict import rank_correlation as rank_correlation
 from .setting_verdict import run_settings as run_settings
 from .setting_verdict import verified_settings as verified_settings

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator.analysis import readable_change, readable_s
-from pipesched.simulator.fidelity import MedianInterval, median_interval
+from pipesched.simulator.fidelity import MedianInterval
 from pipesched.simulator.search import Lag, Outcome, Race, Setting
 from pipesched.simulator.tuner import Problem, tuned_row
-from pipesched.workflows import ArgumentError, Table
-from pipesched.workflows.tuning.setting_runs import Measurement
+from pipesched.workflows import ArgumentError, Result, Table
+from pipesched.workflows.tuning.setting_runs import Measurement, RunSetting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,33 +25,8 @@ CONTENDERS = 4
 """Default number of settings in a race, beside plain 1F1B."""
 
 
-@dataclass(frozen=True, slots=True)
-class RacedSetting:
-    """A contender of a race, and its runs.
-
-    Attributes:
-        outcome: The setting's outcome, as the evaluator predicts it.
-        samples_s: Seconds of a batch, of every run.
-        lag: Excess of the contender's time over the leader's; None for the leader, and for a setting that cannot be
-            run.
-        may_be_fastest: Whether no other contender is proven to be faster.
-        refusal: Why the contender cannot be run, or None if it can.
-    """
-
-    outcome: Outcome
-    samples_s: tuple[float, ...]
-    lag: Lag | None
-    may_be_fastest: bool
-    refusal: str | None = None
-
-    @property
-    def measured(self) -> MedianInterval | None:
-        """Seconds of a batch: the median of its runs, or None without a run."""
-        return median_interval(self.samples_s) if self.samples_s else None
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class SettingRace:
+class SettingRace(Result):
     """A finished race, or one that its budget ended.
 
     Attributes:
@@ -63,7 +38,7 @@ class SettingRace:
         yardstick_s: Seconds of a fixed kernel before the first slice, and after each.
     """
 
-    contenders: tuple[RacedSetting, ...]
+    contenders: tuple[RunSetting, ...]
     leader_index: int
     num_rounds: int
     budget_s: float
@@ -74,7 +49,7 @@ class SettingRace:
         return f"SettingRace({self.sentence!r})"
 
     @property
-    def leader(self) -> RacedSetting:
+    def leader(self) -> RunSetting:
         """The winner, or the leader if there is no clear winner."""
         return self.contenders[self.leader_index]
 
@@ -84,7 +59,7 @@ class SettingRace:
         return sum(contender.may_be_fastest for contender in self.contenders) == 1
 
     @property
-    def runner_up(self) -> RacedSetting | None:
+    def runner_up(self) -> RunSetting | None:
         """The next contender: the nearest to the leader among possible winners, or among all; None without others."""
         others = [contender for contender in self.contenders if contender.lag is not None]
         return min(others, key=lambda other: (not other.may_be_fastest, _lag_of(other).mean), default=None)
@@ -94,7 +69,7 @@ class SettingRace:
         """The number of runs of all contenders."""
         return sum(len(contender.samples_s) for contender in self.contenders)
 
-    def state(self, contender: RacedSetting) -> str:
+    def state(self, contender: RunSetting) -> str:
         """Return one word for a contender."""
         if contender.refusal is not None:
             return "out"
@@ -139,7 +114,7 @@ class SettingRace:
         rows = tuple(
             {
                 "setting": str(contender.outcome.setting),
-                "predicted": readable_s(contender.outcome.seconds or 0.0),
+                "predicted": readable_s(contender.predicted_s),
                 "measured": "-" if contender.measured is None else readable_s(contender.measured.median),
                 "±": _half_width(contender.measured),
                 "runs": str(len(contender.samples_s)),
@@ -196,11 +171,8 @@ class SettingRace:
             "yardstick_s": list(self.yardstick_s),
         }
 
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
 
-
-def _lag_of(contender: RacedSetting) -> Lag:
+def _lag_of(contender: RunSetting) -> Lag:
     assert contender.lag is not None, "the leader has none"
     return contender.lag
 
@@ -305,37 +277,32 @@ def require_one_round(contenders: Sequence[Outcome], measurement: Measurement, b
         )
 
 
+@dataclass
 class _Racing:
     """A race in progress: the runs of each contender, their durations, and the rest of the budget."""
 
-    def __init__(
-        self,
-        contenders: Sequence[Outcome],
-        measurement: Measurement,
-        progress: Callable[[float], None],
-        budget_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self.race = Race(len(contenders))
-        self._contenders = contenders
-        self._measurement = measurement
-        self._progress = progress
-        self._budget_s = budget_s
-        self._clock = clock
-        self._begun_s = clock()
-        self._walls_s: list[list[float]] = [[] for _ in contenders]
-        self._samples_s: list[list[float]] = [[] for _ in contenders]
+    contenders: Sequence[Outcome]
+    measurement: Measurement
+    progress: Callable[[float], None]
+    budget_s: float
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.race = Race(len(self.contenders))
+        self._begun_s = self.clock()
+        self._walls_s: list[list[float]] = [[] for _ in self.contenders]
+        self._runs: list[list[Outcome]] = [[] for _ in self.contenders]
         self._refusals: dict[int, str] = {}
 
     @property
     def spent_s(self) -> float:
-        return self._clock() - self._begun_s
+        return self.clock() - self._begun_s
 
     def run_slice(self) -> bool:
         """Run one slice, with all rounds that fit into the budget; return whether the budget is spent."""
         for _ in range(self.race.slice_rounds):
             running = [contender for contender in self.race.running if contender not in self._refusals]
-            if self.race.num_rounds and self.spent_s + sum(map(self._wall_s, running)) > self._budget_s:
+            if self.race.num_rounds and self.spent_s + sum(map(self._wall_s, running)) > self.budget_s:
                 return True
             # to and fro, so that a steady drift within a round cancels too
             ordered = running if self.race.num_rounds % 2 == 0 else running[::-1]
@@ -351,30 +318,30 @@ class _Racing:
 
     def _run(self, contender: int) -> float | None:
         """Return the seconds of a batch, or None for a setting that cannot be run, which is then out of the race."""
-        begun_s = self._clock()
-        outcome = self._measurement(self._contenders[contender].setting)
-        self._walls_s[contender].append(self._clock() - begun_s)
-        self._progress(min(1.0, self.spent_s / self._budget_s))
+        begun_s = self.clock()
+        outcome = self.measurement(self.contenders[contender].setting)
+        self._walls_s[contender].append(self.clock() - begun_s)
+        self.progress(min(1.0, self.spent_s / self.budget_s))
         if outcome.seconds is None or not outcome.fits:
             self._refusals[contender] = outcome.reason or "nothing was measured"
-            if len(self._refusals) == len(self._contenders):
-                raise ArgumentError(f"none of {len(self._contenders)} settings can be run; the last: {outcome.reason}")
+            if len(self._refusals) == len(self.contenders):
+                raise ArgumentError(f"none of {len(self.contenders)} settings can be run; the last: {outcome.reason}")
             self.race.withdraw(contender)
             return None
-        self._samples_s[contender].append(outcome.seconds)
+        self._runs[contender].append(outcome)
         return outcome.seconds
 
     def result(self, yardstick_s: tuple[float, ...]) -> SettingRace:
         race = self.race
         leader, *_ = race.staying
         raced = tuple(
-            RacedSetting(
+            RunSetting(
                 outcome,
-                tuple(self._samples_s[index]),
+                tuple(self._runs[index]),
                 None if index == leader or index in self._refusals else race.lag(index, leader),
                 may_be_fastest=index in race.staying,
                 refusal=self._refusals.get(index),
             )
-            for index, outcome in enumerate(self._contenders)
+            for index, outcome in enumerate(self.contenders)
         )
-        return SettingRace(raced, leader, race.num_rounds, self._budget_s, self.spent_s, yardstick_s)
+        return SettingRace(raced, leader, race.num_rounds, self.budget_s, self.spent_s, yardstick_s)

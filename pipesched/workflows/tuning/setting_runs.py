@@ -1,4 +1,4 @@
-"""Measurement of the tuner's settings: runs by one process per rank on this machine."""
+"""Measurement of the tuner's settings: runs by one process per rank on this machine, and their record."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline, repeat
 from pipesched.schedules.common import values_of
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Step
+from pipesched.simulator.fidelity import MedianInterval, median_interval
 from pipesched.simulator.memory import over_capacity, peak_memory
-from pipesched.simulator.search import Outcome, Setting, over_memory_reason
+from pipesched.simulator.search import Lag, Outcome, Setting, over_memory_reason
 from pipesched.simulator.tuner import Problem
 from pipesched.workflows import ArgumentError
 
@@ -30,6 +31,46 @@ MakeSpec: TypeAlias = "Callable[[Schedule, str, StageBounds, int], RunSpec]"
 """From lists, a model's name, the layers of every stage and the samples of a micro-batch to one run of the lists."""
 RunLists: TypeAlias = "Callable[[RunSpec, Callable[[float], None]], Measured]"
 """A function that runs lists once and returns the measurement; its second argument is called with the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetting:
+    """A setting that was run, beside its prediction; seconds are of a batch.
+
+    Attributes:
+        outcome: The setting's outcome, as the evaluator predicts it.
+        runs: The measured outcome of each run.
+        lag: Excess of the setting's time over the leader's of a race; None for the leader, for a setting that cannot
+            be run, and without a race.
+        may_be_fastest: Whether no other setting is proven to be faster.
+        refusal: Why the setting cannot be run, or None if it can.
+    """
+
+    outcome: Outcome
+    runs: tuple[Outcome, ...] = ()
+    lag: Lag | None = None
+    may_be_fastest: bool = True
+    refusal: str | None = None
+
+    @property
+    def samples_s(self) -> tuple[float, ...]:
+        """Measured seconds of every run."""
+        return tuple(run.seconds for run in self.runs if run.seconds is not None)
+
+    @property
+    def measured(self) -> MedianInterval | None:
+        """Measured seconds: the median of the runs, or None without a run."""
+        return median_interval(self.samples_s) if self.samples_s else None
+
+    @property
+    def measured_s(self) -> float:
+        """Measured seconds of a setting with a run."""
+        return median(self.samples_s)
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted seconds."""
+        return self.outcome.seconds or 0.0
 
 
 def require_same_layers(profile: Profile) -> None:

@@ -17,6 +17,7 @@ from pipesched.simulator.search import Outcome, Setting
 from pipesched.simulator.tuner import tuned_row
 from pipesched.workflows import (
     ArgumentError,
+    Result,
     Table,
     asks,
     other_speed,
@@ -24,7 +25,7 @@ from pipesched.workflows import (
     require_names,
 )
 from pipesched.workflows.tuning.setting_race import to_run
-from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers, spec_of_run
+from pipesched.workflows.tuning.setting_runs import Measurement, RunSetting, require_same_layers, spec_of_run
 from pipesched.workflows.tuning.tune_result import TuneResult
 
 if TYPE_CHECKING:
@@ -34,41 +35,22 @@ _FEWEST_RANKED = 4
 """Fewest settings for a rank correlation: of two it is 1 or -1 anyway, of three every third time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """One setting that was run; the seconds are a batch's.
-
-    Attributes:
-        outcome: The setting, and its prediction.
-        predicted_s: Seconds that the evaluator predicted.
-        measured_s: Seconds of the median iteration.
-        measured_bytes: Peak memory of a device, or None if unknown.
-        yardstick: Speed of the machine in the run, or None if unknown.
-    """
-
-    outcome: Outcome
-    predicted_s: float
-    measured_s: float
-    measured_bytes: int | None = None
-    yardstick: Yardstick | None = None
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class Verdict:
+class Verdict(Result):
     """The quality of a choice, from settings that were run.
 
     Attributes:
-        verified: The choice first.
+        verified: Settings that were run, the choice first.
         profiled: Speed of the machine during the profile, or None if unknown.
     """
 
-    verified: tuple[Verified, ...]
+    verified: tuple[RunSetting, ...]
     profiled: Yardstick | None = None
 
     @property
     def notes(self) -> list[str]:
         """Cautions about the seconds, a line each."""
-        return other_speed(self.profiled, Yardstick.mean(run.yardstick for run in self.verified))
+        return other_speed(self.profiled, Yardstick.mean(run.runs[0].yardstick for run in self.verified))
 
     @property
     def regret(self) -> float | None:
@@ -117,7 +99,7 @@ class Verdict:
                 "predicted_s": run.predicted_s,
                 "measured_s": run.measured_s,
                 "predicted_bytes": run.outcome.held_bytes,
-                "measured_bytes": run.measured_bytes,
+                "measured_bytes": run.runs[0].held_bytes,
             }
             for run in self.verified
         )
@@ -145,9 +127,6 @@ class Verdict:
 
     def __repr__(self) -> str:
         return f"Verdict({', '.join(f'{run.outcome.setting}: {readable_s(run.measured_s)}' for run in self.verified)})"
-
-    def _repr_html_(self) -> str:
-        return self.table().noted(self.notes).to_html()
 
 
 @dataclass(frozen=True)
@@ -229,8 +208,7 @@ def verified_settings(
             raise ArgumentError(
                 f"settings: got {outcome.setting}, expected settings that can be run: {measured.reason}; leave it out"
             )
-        seconds = (outcome.seconds or 0.0, measured.seconds)
-        verified.append(Verified(outcome, *seconds, measured.held_bytes, measured.yardstick))
+        verified.append(RunSetting(outcome, (measured,)))
     return Verdict(tuple(verified), profiled)
 
 

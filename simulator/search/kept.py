@@ -1,0 +1,44 @@
+"""The latest objects that were made of others, found by the identity of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar, final
+
+MadeT = TypeVar("MadeT")
+
+
+@final
+class Kept(Generic[MadeT]):
+    """The latest objects made; a hash of the op lists or layers that they are made of would take longer than a look.
+
+    Args:
+        most: Most objects that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made: dict[Hashable, tuple[object, MadeT]] = {}
+
+    def __reduce__(self) -> tuple[type[Kept[MadeT]], tuple[int]]:
+        return Kept, (self._most,)  # another process makes its own
+
+    def __len__(self) -> int:
+        """Return the number of objects that are kept."""
+        return len(self._made)
+
+    def get(self, sources: tuple[object, ...], key: Hashable, make: Callable[[], MadeT]) -> MadeT:
+        """Return the object that was made of sources under a key, made now if it is missing.
+
+        Args:
+            sources: Objects of which it is made; they are kept too, so that their ids stay valid.
+            key: The other inputs.
+            make: Makes the object.
+        """
+        known = *map(id, sources), key
+        if known not in self._made:
+            made = make()
+            if len(self._made) == self._most:
+                del self._made[next(iter(self._made))]
+            self._made[known] = sources, made
+        return self._made[known][1]
