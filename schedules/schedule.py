@@ -135,7 +135,7 @@ class Schedule:
         return self if self.is_held else replace(self, lists=self.ops, layout=None)
 
     def changed(self, change: Callable[[Iterable[Op]], Iterator[Op]]) -> tuple[Iterable[Op], ...]:
-        """Return the lists after `change` of each; lists in memory stay in memory, others are generated."""
+        """Return the lists, each changed by `change`; lists in memory stay in memory, others are generated."""
         if self.is_held:
             return tuple(tuple(change(ops)) for ops in self.lists)
         return tuple(GeneratedOps(partial(change, ops)) for ops in self.lists)

@@ -59,7 +59,7 @@ class LayerCosts(CostSource):
     def costs_of_layers(
         self, bounds: Sequence[tuple[int, int]], microbatch_size: int | None = None, num_sharing: int = 1
     ) -> StageCosts:
-        """Return the costs of the stages: the sums over their layers; a stage has the output of its last layer.
+        """Return the costs of the stages: sums over their layers, and the output bytes of their last layers.
 
         Raises:
             ProfileError: The bounds cover another number of layers.

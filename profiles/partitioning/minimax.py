@@ -133,7 +133,7 @@ def balanced_partitions(seconds: Sequence[float], num_stages: int) -> list[tuple
 
 
 def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
-    """Return the stages with the cheapest costliest stage; among equals the most even stages, large ones first.
+    """Return the stages whose largest cost is least; among equals the most even stages, large ones first.
 
     Exact, by dynamic programming over (stages, layers): first the smallest possible maximum, then within it the
     smallest sum of squares. Takes num_stages x layers^2 steps.
@@ -160,7 +160,7 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
 def _cheapest(
     table: _CostTable, num_layers: int, num_stages: int, orders: Sequence[bool] = (False,)
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Return the most even partition with the cheapest costliest stage, for each of `orders`.
+    """Return the most even partition with the least largest cost of a stage, for each of `orders`.
 
     Args:
         table: Costs of each stage.
