@@ -33,12 +33,12 @@ from pipesched.schedules.common import positive
 
 
 def zb_h1(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build ZB-H1: the longest idle time in a rank's span is (p - 1)(t_f + t_i - t_w), in the memory of 1F1B."""
+    """Build ZB-H1: idle time in the span of a rank is at most (p - 1)(t_f + t_i - t_w), in the memory of 1F1B."""
     return _build("zb_h1", num_ranks, num_microbatches, ahead=1)
 
 
 def zb_h2(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build ZB-H2: for m >= 2 p - 1, the longest idle time in a rank's span is (p - 1)(t_f + t_i - 2 t_w)."""
+    """Build ZB-H2: for m >= 2 p - 1, idle time in the span of a rank is at most (p - 1)(t_f + t_i - 2 t_w)."""
     return _build("zb_h2", num_ranks, num_microbatches, ahead=2)
 
 
