@@ -3,6 +3,7 @@ from .computing import device_name as device_name
 from .computing import library_versions as library_versions
 from .core_sharing import measure_sharing as measure_sharing
 from .link_profiler import main as main
+from .profiler import ProfilerSettings as ProfilerSettings
 from .profiler import profile_model as profile_model
 from .split_backward import Rest as Rest
 from .split_backward import run_input_pass as run_input_pass

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -42,29 +43,11 @@ _LEARNING_RATE = 1e-6
 """Learning rate; small, so that weights hardly change. Any rate takes the same time."""
 
 
-@kept_random_state()
-def profile_model(
-    model: Model,
-    *,
-    microbatch_sizes: Sequence[int],
-    repeats: int = 10,
-    warmup: int = 3,
-    optimizer: str = "adamw",
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    threads: int = 1,
-    companions: int = 0,
-    seed: int = 0,
-    splits: bool = True,
-    progress: OnProgress | None = None,
-) -> Profile:
-    """Measure every layer's forward, backward, I, W, optimizer step and copies, and the bytes it keeps and outputs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilerSettings:
+    """The settings of a measurement.
 
-    Times are medians over `repeats` runs of the whole chain of layers (`LayerChain`), after `warmup` runs. I and W have
-    separate runs, and sizes take turns. Gradients accumulate over the runs, as over the micro-batches of a batch.
-
-    Args:
-        model: The model, run whole on one device.
+    Attributes:
         microbatch_sizes: Samples; the profile covers sizes from the smallest to the largest.
         repeats: Measured runs.
         warmup: Runs before them.
@@ -75,61 +58,103 @@ def profile_model(
         companions: Background processes that run the model meanwhile, one for each further rank on this machine.
         seed: Seed of weights and data.
         splits: Whether to measure I and W too, which is half of the work; schedules with a whole backward need neither.
+    """
+
+    microbatch_sizes: Sequence[int]
+    repeats: int = 10
+    warmup: int = 3
+    optimizer: str = "adamw"
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+    threads: int = 1
+    companions: int = 0
+    seed: int = 0
+    splits: bool = True
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The micro-batch sizes, ascending."""
+        return tuple(sorted(set(self.microbatch_sizes)))
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the data type."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+@kept_random_state()
+def profile_model(model: Model, settings: ProfilerSettings, progress: OnProgress | None = None) -> Profile:
+    """Measure every layer's forward, backward, I, W, optimizer step and copies, and the bytes it keeps and outputs.
+
+    Times are medians over the runs of the whole chain of layers (`LayerChain`), after the warmup. I and W have separate
+    runs, and sizes take turns. Gradients accumulate over the runs, as over the micro-batches of a batch.
+
+    Args:
+        model: The model, run whole on one device.
+        settings: Settings of the measurement.
         progress: Called after every run.
 
     Raises:
-        ProfileError: An argument is out of range, the device is missing, or the model fails.
+        ProfileError: A setting is out of range, the device is missing, or the model fails.
     """
-    sizes = tuple(sorted(set(microbatch_sizes)))
-    target = _check(sizes, repeats, warmup, threads, companions, device)
-    runs = _Runs(warmup, repeats, (1 + splits) * len(sizes) + 1, progress)
-    dtype_name = str(dtype).removeprefix("torch.")
+    target = _checked_device(settings)
+    num_sizes = len(settings.sizes)
+    runs = _Runs(settings.warmup, settings.repeats, (1 + settings.splits) * num_sizes + 1, progress)
     kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
-    num_busy = min(companions + 1, num_cores()) if kind == "cpu" else 1
+    num_busy = min(settings.companions + 1, num_cores()) if kind == "cpu" else 1
     kernels_s = [yardstick_s(num_busy, target, SHORT_COUNT)]
-    with computing(threads, [target]):
-        chain = LayerChain(model, seed=seed, dtype=dtype, device=target)
-        optimizers = _optimizers(chain, optimizer)
-        bytes_of = [chain.measure_bytes(size) for size in sizes]
-        passes_of: dict[int, list[_Passes]] = {}
-        splits_of: dict[int, list[tuple[float, float] | None]] = {}
-        with Companions(
-            model.name, companions, dtype=dtype_name, device=str(target), threads=threads, seed=seed
-        ) as others:
-            for _ in runs.turns():
-                for size, layers_bytes in zip(sizes, bytes_of, strict=True):
-                    others.use(size)
-                    passes_of[size] = _measure_passes(chain, size, Timer(target), runs)
-                    splits_of[size] = [None] * len(layers_bytes)
-                    if splits:
-                        splits_of[size] = _measure_splits(chain, size, Timer(target), runs, layers_bytes)
-                others.use(sizes[0])
-                steps = _measure_steps(chain, sizes[0], Timer(target), runs, optimizers)
+    with computing(settings.threads, [target]):
+        layers = _measured_layers(model, settings, target, runs)
     kernels_s.append(yardstick_s(num_busy, target, SHORT_COUNT))
-    layers = []
-    for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
-        measurements = tuple(
-            _measurement(layers_bytes[index], passes_of[size][index], splits_of[size][index])
-            for size, layers_bytes in zip(sizes, bytes_of, strict=True)
-        )
-        step_s, optimizer_bytes, work = steps[index]
-        layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements, work))
     provenance = Provenance(
         device=device_name(target),
-        dtype=dtype_name,
-        threads=threads,
-        companions=companions,
-        optimizer=optimizer,
-        warmup=warmup,
-        repeats=repeats,
-        seed=seed,
+        dtype=settings.dtype_name,
+        threads=settings.threads,
+        companions=settings.companions,
+        optimizer=settings.optimizer,
+        warmup=settings.warmup,
+        repeats=settings.repeats,
+        seed=settings.seed,
         host_cores=num_cores(),
         versions=library_versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         kind=kind,
         yardstick=Yardstick(kind, num_busy, statistics.fmean(kernels_s)),
     )
-    return Profile(model.name, tuple(layers), provenance, runs.variation(_passes_at(sizes[-1]), len(layers)))
+    return Profile(model.name, layers, provenance, runs.variation(_passes_at(settings.sizes[-1]), len(layers)))
+
+
+def _measured_layers(
+    model: Model, settings: ProfilerSettings, target: torch.device, runs: _Runs
+) -> tuple[LayerCost, ...]:
+    """Return the costs of all layers."""
+    sizes, timer = settings.sizes, partial(Timer, target)
+    chain = LayerChain(model, seed=settings.seed, dtype=settings.dtype, device=target)
+    optimizers = _optimizers(chain, settings.optimizer)
+    bytes_of = {size: chain.measure_bytes(size) for size in sizes}
+    passes_of: dict[int, list[_Passes]] = {}
+    splits_of: dict[int, list[tuple[float, float] | None]] = {}
+    with Companions(
+        model.name, settings.companions, dtype=settings.dtype_name, device=str(target), threads=settings.threads,
+        seed=settings.seed,
+    ) as others:  # fmt: skip
+        for _ in runs.turns():
+            for size in sizes:
+                others.use(size)
+                passes_of[size] = _measure_passes(chain, size, timer(), runs)
+                splits_of[size] = [None] * len(bytes_of[size])
+                if settings.splits:
+                    splits_of[size] = _measure_splits(chain, size, timer(), runs, bytes_of[size])
+            others.use(sizes[0])
+            steps = _measure_steps(chain, sizes[0], timer(), runs, optimizers)
+    layers = []
+    for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
+        measurements = tuple(
+            _measurement(bytes_of[size][index], passes_of[size][index], splits_of[size][index]) for size in sizes
+        )
+        step_s, optimizer_bytes, work = steps[index]
+        layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements, work))
+    return tuple(layers)
 
 
 class _Runs:
@@ -178,28 +203,26 @@ def _passes_at(size: int) -> str:
     return f"micro-batch size {size}"
 
 
-def _check(
-    sizes: Sequence[int], repeats: int, warmup: int, threads: int, companions: int, device: torch.device | str
-) -> torch.device:
-    faults = []
+def _checked_device(settings: ProfilerSettings) -> torch.device:
+    """Return the device of a measurement.
+
+    Raises:
+        ProfileError: A setting is out of range, or the device is missing.
+    """
+    faults, sizes = [], settings.sizes
     if not sizes or sizes[0] < 1:
         faults.append(f"micro-batch sizes: got {list(sizes)}, expected at least one size of 1 or more; try 1, 2, 4")
-    for name, got, least in (
-        ("repeats", repeats, 1),
-        ("warmup", warmup, 1),
-        ("threads", threads, 1),
-        ("companions", companions, 0),
-    ):
-        if got < least:
+    for name, least in (("repeats", 1), ("warmup", 1), ("threads", 1), ("companions", 0)):
+        if (got := getattr(settings, name)) < least:
             faults.append(f"{name}: got {got}, expected at least {least}; raise it")
     require_no_faults("profiling", faults)
     try:
-        target = torch.device(device)
+        target = torch.device(settings.device)
         torch.empty(1, device=target)
     except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without the accelerator
         reason = (str(error).splitlines() or ["no such device"])[0]
         raise ProfileError(
-            f"profiling: device: got {device} ({reason}), expected one of this machine; try cpu"
+            f"profiling: device: got {settings.device} ({reason}), expected one of this machine; try cpu"
         ) from error
     return target
 

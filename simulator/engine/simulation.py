@@ -192,9 +192,7 @@ class _Run:
         self, rank: int, device: SimulatedDevice
     ) -> Generator[Event, Any, None]:
         """Work through the list of one rank."""
-        env, network, devices = self._env, self._network, self._schedule.rank_to_device
-        has_hand_over, is_blocking = self._has_hand_over, self._options.sends == "blocking"
-        times_s, posts, made = self._done[rank].times_s, self._done[rank].posts, self._made[rank]
+        env, devices, times_s = self._env, self._schedule.rank_to_device, self._done[rank].times_s
         reductions: dict[int, TransferTimes] = {}
         factors = jitter_factors(self._jitter, self._seed, rank)
         stashing = stashing_steps(self._schedule.ops[rank])
@@ -202,37 +200,15 @@ class _Run:
         for index, (op, given) in enumerate(zip(self._schedule.ops[rank], givens, strict=False)):
             posted_s = env.now
             match op:
-                case Compute() | Overlap():
-                    for transfer in self._awaited(rank, op):
-                        if (over := transfer.times.over(env)) is not None:
-                            yield over
-                        if has_hand_over and given.before_s is None:
-                            receipt = of_receipt(rank, transfer.source, transfer.message, devices)
-                            yield from self._hand_over(rank, device, op, receipt)
-                    if given.before_s:
-                        yield from self._own(rank, op, given.before_s)
-                    pieces = self._pieces(op, factors)
-                    for part in computes(op):
-                        made.add(gives(part))
                 case Send() | Recv() | Reduce():
-                    if has_hand_over and given.before_s is None and not isinstance(op, Reduce):
-                        yield from self._hand_over(rank, device, op, of_post(rank, op, devices))
-                    if given.before_s:
-                        yield from self._own(rank, op, given.before_s)
-                    times = self._post(rank, op, given.late_s)
-                    posts.append((len(times_s), op, times))
-                    times_s.append((posted_s, math.nan, math.nan))
-                    if isinstance(op, Reduce):
-                        reductions[op.stage] = times
-                    elif is_blocking and isinstance(op, Send):
-                        before_s = network.latency_s(rank, op.peer) if self._options.protocol == "eager" else 0.0
-                        if (over := times.over(env, before_s)) is not None:
-                            yield over
-                    if given.after_s:
-                        yield from self._own(rank, op, given.after_s)
+                    yield from self._post_in_turn(rank, device, op, given, reductions)
                     continue
+                case Compute() | Overlap():
+                    yield from self._receive(rank, device, op, given)
+                    pieces = self._pieces(op, factors)
+                    self._made[rank].update(map(gives, computes(op)))
                 case Step() | Average():
-                    reduction = reductions.pop(op.stage) if isinstance(op, Step) and op.stage in reductions else None
+                    reduction = reductions.pop(op.stage, None) if isinstance(op, Step) else None
                     if reduction is not None and (over := reduction.over(env)) is not None:
                         yield over
                     if given.before_s:
@@ -253,13 +229,47 @@ class _Run:
             else:  # it passes as it is, whoever else is on the device
                 yield env.timeout(given.work_s)
             times_s.append((posted_s, start_s, env.now))
-            if has_hand_over and given.after_s is None and (work := after_op(rank, op, devices)) is not None:
+            if self._has_hand_over and given.after_s is None and (work := after_op(rank, op, devices)) is not None:
                 yield from self._hand_over(rank, device, op, work)
             if given.after_s:
                 yield from self._own(rank, op, given.after_s)
         for times in reductions.values():
             if (over := times.over(env)) is not None:
                 yield over
+
+    def _receive(
+        self, rank: int, device: SimulatedDevice, op: Compute | Overlap, given: OpSeconds
+    ) -> Generator[Event, Any, None]:
+        """Wait for the messages of an op, and take each over."""
+        for transfer in self._awaited(rank, op):
+            if (over := transfer.times.over(self._env)) is not None:
+                yield over
+            if self._has_hand_over and given.before_s is None:
+                receipt = of_receipt(rank, transfer.source, transfer.message, self._schedule.rank_to_device)
+                yield from self._hand_over(rank, device, op, receipt)
+        if given.before_s:
+            yield from self._own(rank, op, given.before_s)
+
+    def _post_in_turn(
+        self, rank: int, device: SimulatedDevice, op: PostOp, given: OpSeconds, reductions: dict[int, TransferTimes]
+    ) -> Generator[Event, Any, None]:
+        """Post a rank's side of a message or reduction, and wait until a blocking Send has left."""
+        posted_s, done = self._env.now, self._done[rank]
+        if self._has_hand_over and given.before_s is None and not isinstance(op, Reduce):
+            yield from self._hand_over(rank, device, op, of_post(rank, op, self._schedule.rank_to_device))
+        if given.before_s:
+            yield from self._own(rank, op, given.before_s)
+        times = self._post(rank, op, given.late_s)
+        done.posts.append((len(done.times_s), op, times))
+        done.times_s.append((posted_s, math.nan, math.nan))
+        if isinstance(op, Reduce):
+            reductions[op.stage] = times
+        elif self._options.sends == "blocking" and isinstance(op, Send):
+            before_s = self._network.latency_s(rank, op.peer) if self._options.protocol == "eager" else 0.0
+            if (over := times.over(self._env, before_s)) is not None:
+                yield over
+        if given.after_s:
+            yield from self._own(rank, op, given.after_s)
 
     def _post(self, rank: int, op: PostOp, late_s: float) -> TransferTimes:
         """Post a rank's side of a message or reduction; never waits."""

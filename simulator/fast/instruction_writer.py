@@ -1,4 +1,4 @@
-"""The instructions of a program written from columns of ops, as a loop over numbers.
+"""The instructions of a program written from columns of ops, as loops over numbers.
 
 The same loop runs over lists in plain Python and over NumPy arrays in machine code. `simulator.fast.own_work` inserts
 the instructions for hand-over.
@@ -51,8 +51,7 @@ class WrittenProgram(NamedTuple):
             in the end.
         begins: R + 1 numbers: where the instructions of each rank begin, and the end.
         kinds: Kind, by instruction.
-        targets: Transfer or reduction that is posted or waited for, by instruction; -1 less a reduction's number until
-            all transfers are known.
+        targets: Transfer or reduction that is posted or waited for, by instruction.
         takes: Duration, by instruction.
         cells: First cell of a duration, or -1 less the channel of a latency, by duration.
         pieces: Piece of an Overlap, else 0; 8 more if a Step copies; by duration.
@@ -87,7 +86,7 @@ class KnownDurations(NamedTuple):
     Attributes:
         numbers: Duration, by stage and key.
         ranks: The rank that the duration is of, by stage and key; -1 at first.
-        pairs: Three numbers per Overlap: the keys of its two ops, and the first of its three durations.
+        pairs: Three numbers per Overlap of the rank: the keys of its two ops, and the first of its three durations.
         latencies: Duration of a latency, by channel; -1 at first.
     """
 
@@ -109,8 +108,6 @@ class KnownTransfers(NamedTuple):
         received: Last transfer whose receiver's side is posted, by channel.
         firsts: First transfer, by channel.
         lasts: Last transfer, by channel.
-        there: Last rank that has a message, by message.
-        arrived: Transfer that brings it there, or -1 if it is made there; by message.
     """
 
     messages: list[int]
@@ -121,8 +118,6 @@ class KnownTransfers(NamedTuple):
     received: list[int]
     firsts: list[int]
     lasts: list[int]
-    there: list[int]
-    arrived: list[int]
 
 
 class KnownReductions(NamedTuple):
@@ -145,27 +140,241 @@ class KnownReductions(NamedTuple):
     open_ranks: list[int]
 
 
-def closed(program: WrittenProgram, transfers: KnownTransfers, reductions: KnownReductions) -> int:
-    """Check that all posts meet, and number reductions behind transfers; return `WRITTEN` or the kind of error."""
-    counts = program.counts
-    num_instructions, num_transfers, num_reductions, num_channels = counts[0], counts[1], counts[2], counts[4]
+class HeldMessages(NamedTuple):
+    """The messages that ranks have so far; -1 at first.
+
+    Attributes:
+        there: Last rank that has a message, by message.
+        arrived: Transfer that brings it there, or -1 if it is made there; by message.
+    """
+
+    there: list[int]
+    arrived: list[int]
+
+
+class CellNumbers(NamedTuple):
+    """The numbers of each cell in the program.
+
+    Attributes:
+        own: Transfer of a Send or Recv, reduction of a Reduce, duration of an op that works; of an Overlap, the first
+            of its three.
+        awaited: Reduction that a Step waits for; of a Reduce, the reduction that the end of the list waits for; -1 at
+            first. Empty without reductions.
+    """
+
+    own: list[int]
+    awaited: list[int]
+
+
+def number_transfers(  # noqa: C901 -- one loop: calls with arrays cost machine code more than the work
+    cells: Cells, num_microbatches: int, program: WrittenProgram, known: KnownTransfers, posted: list[int]
+) -> int:
+    """Give the k-th Send and the k-th Recv of each channel one number; return `WRITTEN` or the kind of error."""
+    begins, codes, stages, microbatches, others, _ = cells
+    counts, (channel_of, following, sizes, size_cells, senders, receivers, _) = program.counts, program[7:]
+    messages, size_of, first_channels, next_channels, sent, received, firsts, lasts = known
+    num_transfers, num_channels, num_sizes = 0, 0, 0
+    for rank in range(len(begins) - 1):
+        for i in range(begins[rank], begins[rank + 1]):
+            code = codes[i]
+            if code < SEND_F or code >= POST_REDUCE:
+                continue
+            is_send = code <= SEND_B
+            sender, receiver = (rank, others[i]) if is_send else (others[i], rank)
+            channel = first_channels[sender]
+            while channel >= 0 and receivers[channel] != receiver:
+                channel = next_channels[channel]
+            if channel < 0:
+                channel = num_channels
+                senders[channel], receivers[channel] = sender, receiver
+                next_channels[channel], first_channels[sender] = first_channels[sender], channel
+                num_channels += 1
+            before = sent[channel] if is_send else received[channel]
+            transfer = following[before] if before >= 0 else firsts[channel]
+            row = stages[i] if code in (SEND_F, RECV_F) else len(size_of) // 2 + stages[i]
+            message = row * num_microbatches + microbatches[i]
+            if transfer < 0:
+                if num_transfers == len(messages):
+                    return ONE_SIDED
+                transfer = num_transfers
+                num_transfers += 1
+                if lasts[channel] >= 0:
+                    following[lasts[channel]] = transfer
+                else:
+                    firsts[channel] = transfer
+                if size_of[row] < 0:
+                    size_of[row], size_cells[num_sizes] = num_sizes, i
+                    num_sizes += 1
+                channel_of[transfer], following[transfer], lasts[channel] = channel, -1, transfer
+                messages[transfer], sizes[transfer] = message, size_of[row]
+            elif messages[transfer] != message:
+                return UNLIKE
+            posted[i] = transfer
+            if is_send:
+                sent[channel] = transfer
+            else:
+                received[channel] = transfer
+    counts[1], counts[4], counts[5] = num_transfers, num_channels, num_sizes
     for channel in range(num_channels):
-        last = transfers.lasts[channel]
-        if transfers.sent[channel] != last or transfers.received[channel] != last:
+        if sent[channel] != lasts[channel] or received[channel] != lasts[channel]:
             return ONE_SIDED
-    for reduction in range(num_reductions):
-        if reductions.num_posts[reduction] != reductions.num_posts[reductions.firsts[program.reduced[reduction]]]:
-            return UNREDUCED
-    if num_reductions:
-        for i in range(num_instructions):
-            if program.targets[i] < 0:
-                program.targets[i] = num_transfers - 1 - program.targets[i]
     return WRITTEN
 
 
-def write_instructions(  # noqa: C901 -- one loop: calls with arrays cost machine code more than the work
+def number_reductions(  # noqa: C901 -- as above
+    cells: Cells, counts: list[int], reduced: list[int], known: KnownReductions, numbers: CellNumbers
+) -> int:
+    """Give the k-th Reduces of each stage one number, behind the transfers; return `WRITTEN` or the kind of error."""
+    begins, codes, stages, _, _, _ = cells
+    following, num_posts, firsts, lasts, open_of, open_ranks = known
+    posted, awaited = numbers
+    num_transfers, num_reductions = counts[1], 0
+    for rank in range(len(begins) - 1):
+        is_open = False
+        for i in range(begins[rank], begins[rank + 1]):
+            stage = stages[i]
+            if codes[i] == POST_REDUCE:
+                if open_ranks[stage] != rank:
+                    open_ranks[stage], open_of[stage], lasts[stage] = rank, -1, -1
+                before = lasts[stage]
+                reduction = following[before] if before >= 0 else firsts[stage]
+                if reduction < 0:
+                    reduction = num_reductions
+                    num_reductions += 1
+                    reduced[reduction] = stage
+                    if before >= 0:
+                        following[before] = reduction
+                    else:
+                        firsts[stage] = reduction
+                num_posts[reduction] += 1
+                lasts[stage], open_of[stage] = reduction, reduction
+                posted[i], is_open = num_transfers + reduction, True
+            elif codes[i] == STEP and open_ranks[stage] == rank and open_of[stage] >= 0:
+                awaited[i], open_of[stage] = num_transfers + open_of[stage], -1
+        if is_open:
+            for i in range(begins[rank], begins[rank + 1]):  # unfinished reductions
+                if codes[i] == POST_REDUCE and open_of[stages[i]] >= 0:
+                    awaited[i], open_of[stages[i]] = num_transfers + open_of[stages[i]], -1
+    counts[2] = num_reductions
+    for reduction in range(num_reductions):
+        if num_posts[reduction] != num_posts[firsts[reduced[reduction]]]:
+            return UNREDUCED
+    return WRITTEN
+
+
+def number_durations(  # noqa: C901 -- as above
+    cells: Cells, rules: WriterRules, program: WrittenProgram, known: KnownDurations, own: list[int], rank: int
+) -> None:
+    """Give each different duration of the works of a rank, and the latency of each of its channels, a number."""
+    begins, codes, stages, _, others, lookaheads = cells
+    numbers_of, ranks, pairs, latencies = known
+    first_cells, pieces, channel_of = program.cells, program.pieces, program.channel_of
+    copies, num_durations, num_pairs, key_before = rules.copies, program.counts[3], 0, -1
+    has_latency, has_lookaheads = rules.is_blocking and rules.has_latency, len(lookaheads) > 0
+    for i in range(begins[rank], begins[rank + 1]):
+        code, piece = codes[i], 0
+        if SEND_F <= code <= POST_REDUCE:
+            if has_latency and code <= SEND_B and latencies[channel_of[own[i]]] < 0:
+                first_cells[num_durations], pieces[num_durations] = -1 - channel_of[own[i]], 0
+                latencies[channel_of[own[i]]] = num_durations
+                num_durations += 1
+            continue
+        if code < SEND_F or code >= OVERLAPPED:
+            key = stages[i] * KEYS + code % OVERLAPPED * 2
+            if has_lookaheads and lookaheads[i] > 0 and others[i] > 0:
+                key += 1
+        elif code in (STEP, AVERAGE):
+            piece = 8 if len(copies) and copies[i] else 0
+            key = stages[i] * KEYS + _STEP_KEY + (0 if code == STEP else 2) + piece // 8
+        else:
+            continue
+        if code < OVERLAPPED and key_before < 0:
+            if ranks[key] != rank:
+                ranks[key], numbers_of[key] = rank, num_durations
+                first_cells[num_durations], pieces[num_durations] = i, piece
+                num_durations += 1
+            own[i] = numbers_of[key]
+        elif key_before < 0:
+            key_before = key
+        else:
+            pair = 0
+            while pair < num_pairs and (pairs[3 * pair] != key_before or pairs[3 * pair + 1] != key):
+                pair += 1
+            if pair == num_pairs:
+                pairs[3 * pair], pairs[3 * pair + 1], pairs[3 * pair + 2] = key_before, key, num_durations
+                num_pairs += 1
+                for piece in range(3):
+                    first_cells[num_durations], pieces[num_durations] = i - 1, piece
+                    num_durations += 1
+            own[i - 1], key_before = pairs[3 * pair + 2], -1
+    program.counts[3] = num_durations
+
+
+def write_rank(  # noqa: C901 -- as above
+    cells: Cells, table: MessageTable, rules: WriterRules, program: WrittenProgram, messages: HeldMessages,
+    latencies: list[int], numbers: CellNumbers, rank: int, end: int,
+) -> int:  # fmt: skip
+    """Write the instructions of a rank from `end` on; return the new end, or the kind of error, negative."""
+    begins, codes, stages, microbatches, _, _ = cells
+    owns, foreign, mades, num_stages = table.own, table.other, table.made, len(table.receivers) // 2
+    kinds, targets, takes, channel_of = program.kinds, program.targets, program.takes, program.channel_of
+    (there, arrived), (own, awaited) = messages, numbers
+    _, num_microbatches, is_blocking, has_latency = rules
+    i, last_cell = begins[rank], begins[rank + 1]
+    while i < last_cell:
+        if end + 8 > len(kinds):
+            return -CROWDED
+        code, last = codes[i], i + codes[i] // OVERLAPPED
+        if code < SEND_F or code >= OVERLAPPED:
+            for part in range(i, last + 1):
+                row = codes[part] % OVERLAPPED * num_stages + stages[part]
+                for needed in (owns[row], foreign[row]):
+                    if needed < 0:
+                        continue
+                    message = needed * num_microbatches + microbatches[part]
+                    if there[message] != rank:
+                        return -MISSING
+                    if arrived[message] >= 0:
+                        kinds[end], targets[end] = WAIT, arrived[message]
+                        end += 1
+            for part in range(i, last + 1):
+                made = mades[codes[part] % OVERLAPPED * num_stages + stages[part]]
+                if made >= 0:
+                    message = made * num_microbatches + microbatches[part]
+                    there[message], arrived[message] = rank, -1
+            kinds[end], takes[end] = WORK, own[i]
+            for piece in range(1, 3 if last > i else 1):
+                end += 1
+                kinds[end], takes[end] = WORK, own[i] + piece
+        elif code <= SEND_B:
+            kinds[end], targets[end] = SEND, own[i]
+            if is_blocking:
+                end += 1
+                kinds[end], targets[end] = WAIT, own[i]
+                takes[end] = latencies[channel_of[own[i]]] if has_latency else 0
+        elif code < POST_REDUCE:
+            kinds[end], targets[end] = RECV, own[i]
+            message = ((0 if code == RECV_F else num_stages) + stages[i]) * num_microbatches + microbatches[i]
+            if there[message] != rank or arrived[message] >= 0:
+                there[message], arrived[message] = rank, own[i]
+        elif code == POST_REDUCE:
+            kinds[end], targets[end] = REDUCE, own[i]
+        elif code in (STEP, AVERAGE):
+            if len(awaited) > 0 and awaited[i] >= 0:
+                kinds[end], targets[end] = WAIT, awaited[i]
+                end += 1
+            kinds[end], takes[end] = WORK, own[i]
+        elif code in (UNSHARD, RESHARD):
+            kinds[end] = MARK
+        else:
+            raise ValueError("op code: got an unknown code; add it to `write_instructions`")
+        i, end = last + 1, end + 1
+    return end
+
+
+def write_instructions(
     cells: Cells, table: MessageTable, rules: WriterRules, program: WrittenProgram, durations: KnownDurations,
-    transfers: KnownTransfers, reductions: KnownReductions,
+    transfers: KnownTransfers, reductions: KnownReductions, messages: HeldMessages, numbers: CellNumbers,
 ) -> int:  # fmt: skip
     """Write the instructions of all ranks.
 
@@ -177,171 +386,39 @@ def write_instructions(  # noqa: C901 -- one loop: calls with arrays cost machin
         durations: Known durations.
         transfers: Known transfers.
         reductions: Known reductions.
+        messages: Known messages.
+        numbers: Numbers of the cells.
 
     Returns:
         `WRITTEN`, or the kind of error.
     """
-    begins, codes, stages, microbatches, others, lookaheads = cells
-    owns, foreign, mades, _ = table
-    copies, num_microbatches, is_blocking, has_latency = rules
-    counts, begun, kinds, targets, takes, first_cells, pieces = program[:7]
-    channel_of, following, sizes, size_cells, senders, receivers, reduced = program[7:]
-    work_of, work_ranks, pairs, latency_of = durations
-    messages, size_of, first_channels, next_channels, sent, received, firsts, lasts, there, arrived = transfers
-    next_reductions, num_posts, first_reductions, last_reductions, open_of, open_ranks = reductions
-    num_stages, room, num_pairs = len(size_of) // 2, len(kinds), 0
-    end, num_transfers, num_reductions, num_durations, num_channels, num_sizes = 0, 0, 0, 1, 0, 0
-    for rank in range(len(begins) - 1):
-        begun[rank] = end
-        first_pair = num_pairs
-        i, last_cell = begins[rank], begins[rank + 1]
-        while i < last_cell:
-            if end + 8 > room:
-                return CROWDED
-            code, stage = codes[i], stages[i]
-            last = i + code // OVERLAPPED
-            if code >= OVERLAPPED or code < SEND_F:
-                for part in range(i, last + 1):
-                    row = codes[part] % OVERLAPPED * num_stages + stages[part]
-                    for needed in (owns[row], foreign[row]):
-                        if needed < 0:
-                            continue
-                        message = needed * num_microbatches + microbatches[part]
-                        if there[message] != rank:
-                            return MISSING
-                        if arrived[message] >= 0:
-                            kinds[end], targets[end] = WAIT, arrived[message]
-                            end += 1
-                key, key_before = -1, -1
-                for part in range(i, last + 1):
-                    code, stage = codes[part] % OVERLAPPED, stages[part]
-                    made = mades[code * num_stages + stage]
-                    if made >= 0:
-                        message = made * num_microbatches + microbatches[part]
-                        there[message], arrived[message] = rank, -1
-                    looks_ahead = len(lookaheads) > 0 and lookaheads[part] > 0 and others[part] > 0
-                    key, key_before = stage * KEYS + code * 2 + (1 if looks_ahead else 0), key
-                if last == i:
-                    if work_ranks[key] != rank:
-                        work_ranks[key], work_of[key] = rank, num_durations
-                        first_cells[num_durations], pieces[num_durations] = i, 0
-                        num_durations += 1
-                    kinds[end], takes[end] = WORK, work_of[key]
-                    end += 1
-                else:
-                    pair = first_pair
-                    while pair < num_pairs and (pairs[3 * pair] != key_before or pairs[3 * pair + 1] != key):
-                        pair += 1
-                    if pair == num_pairs:
-                        pairs[3 * pair], pairs[3 * pair + 1], pairs[3 * pair + 2] = key_before, key, num_durations
-                        num_pairs += 1
-                        for piece in range(3):
-                            first_cells[num_durations], pieces[num_durations] = i, piece
-                            num_durations += 1
-                    for piece in range(3):
-                        kinds[end], takes[end] = WORK, pairs[3 * pair + 2] + piece
-                        end += 1
-            elif code < POST_REDUCE:  # a message
-                is_send = code <= SEND_B
-                sender, receiver = (rank, others[i]) if is_send else (others[i], rank)
-                channel = first_channels[sender]
-                while channel >= 0 and receivers[channel] != receiver:
-                    channel = next_channels[channel]
-                if channel < 0:
-                    channel = num_channels
-                    senders[channel], receivers[channel] = sender, receiver
-                    next_channels[channel], first_channels[sender] = first_channels[sender], channel
-                    num_channels += 1
-                before = sent[channel] if is_send else received[channel]
-                transfer = following[before] if before >= 0 else firsts[channel]
-                row = stage if code in (SEND_F, RECV_F) else num_stages + stage
-                message = row * num_microbatches + microbatches[i]
-                if transfer < 0 and num_transfers == len(messages):
-                    return ONE_SIDED
-                if transfer < 0:
-                    transfer = num_transfers
-                    num_transfers += 1
-                    if lasts[channel] >= 0:
-                        following[lasts[channel]] = transfer
-                    else:
-                        firsts[channel] = transfer
-                    if size_of[row] < 0:
-                        size_of[row], size_cells[num_sizes] = num_sizes, i
-                        num_sizes += 1
-                    channel_of[transfer], following[transfer], lasts[channel] = channel, -1, transfer
-                    messages[transfer], sizes[transfer] = message, size_of[row]
-                elif messages[transfer] != message:
-                    return UNLIKE
-                targets[end] = transfer
-                if is_send:
-                    sent[channel], kinds[end] = transfer, SEND
-                    if is_blocking:
-                        end += 1
-                        kinds[end], targets[end] = WAIT, transfer
-                        if has_latency:
-                            if latency_of[channel] < 0:
-                                first_cells[num_durations], pieces[num_durations] = -1 - channel, 0
-                                latency_of[channel] = num_durations
-                                num_durations += 1
-                            takes[end] = latency_of[channel]
-                else:
-                    received[channel], kinds[end] = transfer, RECV
-                    if there[message] != rank or arrived[message] >= 0:
-                        there[message], arrived[message] = rank, transfer
-                end += 1
-            elif code == POST_REDUCE:
-                if open_ranks[stage] != rank:
-                    open_ranks[stage], open_of[stage], last_reductions[stage] = rank, -1, -1
-                before = last_reductions[stage]
-                reduction = next_reductions[before] if before >= 0 else first_reductions[stage]
-                if reduction < 0:
-                    reduction = num_reductions
-                    num_reductions += 1
-                    reduced[reduction] = stage
-                    if before >= 0:
-                        next_reductions[before] = reduction
-                    else:
-                        first_reductions[stage] = reduction
-                num_posts[reduction] += 1
-                last_reductions[stage], open_of[stage] = reduction, reduction
-                kinds[end], targets[end] = REDUCE, -1 - reduction
-                end += 1
-            elif code in (STEP, AVERAGE):
-                if code == STEP and open_ranks[stage] == rank and open_of[stage] >= 0:
-                    kinds[end], targets[end] = WAIT, -1 - open_of[stage]
-                    open_of[stage] = -1
-                    end += 1
-                copy = 1 if len(copies) and copies[i] else 0
-                key = stage * KEYS + _STEP_KEY + (0 if code == STEP else 2) + copy
-                if work_ranks[key] != rank:
-                    work_ranks[key], work_of[key] = rank, num_durations
-                    first_cells[num_durations], pieces[num_durations] = i, 8 * copy
-                    num_durations += 1
-                kinds[end], takes[end] = WORK, work_of[key]
-                end += 1
-            elif code in (UNSHARD, RESHARD):
-                kinds[end] = MARK
-                end += 1
-            else:
-                raise ValueError("op code: got an unknown code; add it to `write_instructions`")
-            i = last + 1
-        for cell in range(begins[rank], last_cell):  # unfinished reductions
-            if end + 2 > room:
-                return CROWDED
-            if codes[cell] == POST_REDUCE and open_of[stages[cell]] >= 0:
-                kinds[end], targets[end] = WAIT, -1 - open_of[stages[cell]]
-                open_of[stages[cell]] = -1
+    outcome = number_transfers(cells, rules.num_microbatches, program, transfers, numbers.own)
+    if outcome == WRITTEN and len(program.reduced) > 0:
+        outcome = number_reductions(cells, program.counts, program.reduced, reductions, numbers)
+    if outcome != WRITTEN:
+        return outcome
+    kinds, end, program.counts[3] = program.kinds, 0, 1
+    for rank in range(len(cells.begins) - 1):
+        program.begins[rank] = end
+        number_durations(cells, rules, program, durations, numbers.own, rank)
+        end = write_rank(cells, table, rules, program, messages, durations.latencies, numbers, rank, end)
+        if end < 0:
+            return -end
+        for i in range(cells.begins[rank], cells.begins[rank + 1] if len(numbers.awaited) > 0 else 0):
+            if cells.codes[i] == POST_REDUCE and numbers.awaited[i] >= 0:
+                if end + 2 > len(kinds):
+                    return CROWDED
+                kinds[end], program.targets[end] = WAIT, numbers.awaited[i]
                 end += 1
         kinds[end] = END
         end += 1
-    begun[len(begins) - 1] = end
-    counts[0], counts[1], counts[2] = end, num_transfers, num_reductions
-    counts[3], counts[4], counts[5] = num_durations, num_channels, num_sizes
-    return closed(program, transfers, reductions)
+    program.begins[len(cells.begins) - 1] = end
+    program.counts[0] = end
+    return WRITTEN
 
 
-WRITER_PARTS = (closed,)
-"""The functions that `write_instructions` calls, for numba."""
+WRITER_PARTS = (number_transfers, number_reductions, number_durations, write_rank)
+"""The functions that `write_instructions` calls, once for all ranks, or once for each."""
 
 
 class ProgramShape(NamedTuple):

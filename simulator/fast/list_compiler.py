@@ -35,6 +35,8 @@ from pipesched.simulator.fast.instruction_writer import (
     UNREDUCED,
     WRITER_PARTS,
     WRITTEN,
+    CellNumbers,
+    HeldMessages,
     KnownDurations,
     KnownReductions,
     KnownTransfers,
@@ -88,7 +90,7 @@ def compile_lists(schedule: Schedule, network: NetworkOptions, *, has_hand_over:
 
 def _columns(
     room: _Room, num_ranks: int, num_stages: int, num_microbatches: int
-) -> tuple[WrittenProgram, KnownDurations, KnownTransfers, KnownReductions]:
+) -> tuple[WrittenProgram, KnownDurations, KnownTransfers, KnownReductions, HeldMessages, CellNumbers]:
     """Return the columns that `write_instructions` fills."""
     zeros: Any = machine_code.int32s
     small: Any = machine_code.int8s
@@ -123,11 +125,11 @@ def _columns(
         received=none(room.channels),
         firsts=none(room.channels),
         lasts=none(room.channels),
-        there=none(num_messages),
-        arrived=none(num_messages),
     )
     reductions = KnownReductions(none(room.reductions), zeros(room.reductions), *(none(num_stages) for _ in range(4)))
-    return program, durations, transfers, reductions
+    numbers = CellNumbers(zeros(room.cells), none(room.cells if room.reductions else 0))
+    messages = HeldMessages(none(num_messages), none(num_messages))
+    return program, durations, transfers, reductions, messages, numbers
 
 
 def _program(schedule: Schedule, written: Any, is_blocking: bool) -> Program:
@@ -169,6 +171,7 @@ class _Room:
         num_sends = counts[op_cells.SEND_F] + counts[op_cells.SEND_B]
         num_recvs = counts[op_cells.RECV_F] + counts[op_cells.RECV_B]
         num_overlaps = columns.num_overlaps
+        self.cells = num_cells
         self.transfers = num_sends
         self.reductions = counts[op_cells.REDUCE]
         self.channels = min(num_sends + num_recvs, num_ranks * num_ranks)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pipesched.schedules.columns import Cells, Int8s, Int32s, MessageTable, op_cells
+from pipesched.schedules.columns import Cells, Int8s, Int32s, op_cells
 
 F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, STEP, AVERAGE, RESHARD, OVERLAPPED = (  # noqa: E741
     op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F,
@@ -57,7 +57,6 @@ class KnownCells(NamedTuple):
         received: Cell of the Recv, by message.
         rebuilt: Cell of R, by micro-batch of a stage.
         weights: Cell of W, by micro-batch of a stage.
-        last_read: Last cell that reads a version, by stage and version.
     """
 
     made: Int32s
@@ -65,7 +64,6 @@ class KnownCells(NamedTuple):
     received: Int32s
     rebuilt: Int32s
     weights: Int32s
-    last_read: Int32s
 
 
 class KnownPosts(NamedTuple):
@@ -120,46 +118,49 @@ class KnownStages(NamedTuple):
         opened: Row of the gradients that wait for a Step, by stage; -1 without.
         stepped: Number of Steps of its rank so far, by stage.
         averaged: Last rank seen that averages a stage, by stage.
+        last_read: Last cell that reads a version, by stage and version.
     """
 
     ranks: Int32s
     opened: Int32s
     stepped: Int32s
     averaged: Int32s
+    last_read: Int32s
 
 
-def find_lifetimes(  # noqa: C901 -- one loop: calls with arrays cost machine code more than the work
-    cells: Cells, table: MessageTable, num_microbatches: int, num_versions: int, mode: int, known: KnownCells,
-    known_posts: KnownPosts, known_peers: KnownPeers, known_stages: KnownStages, rows: Lifetimes,
-) -> None:  # fmt: skip
-    """Write the lifetimes of all ranks.
+class LifetimeLists(NamedTuple):
+    """The lists, and the kind of their receive buffers.
 
-    Args:
+    Attributes:
         cells: The lists, lowered.
-        table: Messages of the computations.
+        others: Row of the message of another stage that a computation needs, by key of `MessageTable`.
+        made: Row of the message that it makes, by key.
+        num_stages: S.
         num_microbatches: m.
         num_versions: Number of versions of weights.
         mode: `POOLED`, `AT_USE`, `PER_MICROBATCH` or `ACTIVATIONS`.
-        known: Known cells.
-        known_posts: Known Sends and Recvs; empty for activations alone, as the next two.
-        known_peers: Known peers.
-        known_stages: State of the stages.
-        rows: The lifetimes, to be written.
     """
-    begins, codes, stages, microbatches, others, lookaheads = cells
-    foreign, mades, num_stages = table.other, table.made, len(table.receivers) // 2
-    made_at, used_at, received, rebuilt_at, weight_at, last_read = known
-    peer_at, links, counts, freed_at = known_posts
-    first_peers, peer_ranks, next_peers, sent, last_sent, unfreed, num_received, num_used, num_freed = known_peers
-    is_here, opened, stepped, is_averaged = known_stages
-    row_begins, parts, row_stages, held_since, held_until = rows
-    num_ranks, gradients, row, num_peers = len(begins) - 1, num_stages * num_microbatches, 0, 0
-    has_all = mode != ACTIVATIONS
-    for rank in range(num_ranks if has_all else 0):  # the messages of its peers that a rank has used when it sends
+
+    cells: Cells
+    others: Int32s
+    made: Int32s
+    num_stages: int
+    num_microbatches: int
+    num_versions: int
+    mode: int
+
+
+def count_used(lists: LifetimeLists, known: KnownCells, posts: KnownPosts, peers: KnownPeers) -> None:
+    """Find the peers of all ranks, and count the messages of a peer that a rank has used at each Send to it."""
+    begins, codes, stages, microbatches, others, _ = lists.cells
+    foreign, num_stages, num_microbatches = lists.others, lists.num_stages, lists.num_microbatches
+    received, (peer_at, links, counts, _) = known.received, posts
+    first_peers, peer_ranks, next_peers, sent, last_sent, unfreed, num_received, num_used, _ = peers
+    gradients, num_peers = num_stages * num_microbatches, 0
+    for rank in range(len(begins) - 1):
         first = begins[rank]
         for i in range(first, begins[rank + 1]):
             code, stage = codes[i] % OVERLAPPED, stages[i]
-            own = stage * num_microbatches + microbatches[i]
             if SEND_F <= code <= RECV_B:
                 peer = first_peers[rank]
                 while peer >= 0 and peer_ranks[peer] != others[i]:
@@ -178,7 +179,7 @@ def find_lifetimes(  # noqa: C901 -- one loop: calls with arrays cost machine co
                         links[last_sent[peer]] = i
                     last_sent[peer] = i
                 else:
-                    received[own if code == RECV_F else gradients + own] = i
+                    received[(0 if code == RECV_F else gradients) + stage * num_microbatches + microbatches[i]] = i
                     counts[i] = num_received[peer]
                     num_received[peer] += 1
             elif code <= R:
@@ -186,111 +187,202 @@ def find_lifetimes(  # noqa: C901 -- one loop: calls with arrays cost machine co
                 if message >= 0 and received[message] >= first:
                     peer = peer_at[received[message]]
                     num_used[peer] = max(num_used[peer], counts[received[message]] + 1)
-    for rank in range(num_ranks):
-        row_begins[rank] = row
-        first, last = begins[rank], begins[rank + 1]
-        for i in range(first, last):
-            code, stage = codes[i] % OVERLAPPED, stages[i]
-            own = stage * num_microbatches + microbatches[i]
-            if code <= R:
-                made = mades[code * num_stages + stage]
-                if made >= 0:
-                    made_at[made * num_microbatches + microbatches[i]] = i
-                elif code == R:
-                    rebuilt_at[own] = i
-                else:
-                    weight_at[own] = i
-                if not has_all:
-                    continue
-                last_read[stage * num_versions + others[i]] = i
-                if is_here[stage] != rank:
-                    is_here[stage], opened[stage], stepped[stage] = rank, -1, 0
-                    for part in (WEIGHTS, OPTIMIZER):
-                        parts[row], row_stages[row], held_since[row], held_until[row] = part, stage, ALWAYS, NEVER
-                        row += 1
-                message = foreign[code * num_stages + stage] * num_microbatches + microbatches[i]
-                if message >= 0:
-                    used_at[message] = i
-                    answer = received[message]
-                    if first <= answer < last and links[answer] >= 0:
-                        peer, count = peer_at[answer], counts[links[answer]]
-                        while num_freed[peer] < count:
-                            freed_at[unfreed[peer]] = i
-                            unfreed[peer] = links[unfreed[peer]]
-                            num_freed[peer] += 1
-            elif has_all and RECV_F <= code <= RECV_B:
-                received[own if code == RECV_F else gradients + own] = i
-                peer = peer_at[i] ^ 1
-                links[i] = sent[peer]
-                if sent[peer] >= 0:
-                    sent[peer] = links[sent[peer]]
-            elif code > RESHARD:
-                raise ValueError("op code: got an unknown code; add it to `find_lifetimes`")
-        for i in range(first, last):
-            code, stage = codes[i] % OVERLAPPED, stages[i]
-            own, part = stage * num_microbatches + microbatches[i], -1
-            if code == F:
-                since, again, back = 4 * i + START, rebuilt_at[own], made_at[gradients + own]
-                if again >= first:
-                    parts[row], row_stages[row] = INPUT, stage
-                    held_since[row], held_until[row] = since, 4 * again + START
-                    row, since = row + 1, 4 * again + START
-                until = 4 * back + END if back >= first else NEVER
-                parts[row], row_stages[row], held_since[row], held_until[row] = SAVED, stage, since, until
-                row += 1
-                if back >= first and codes[back] % OVERLAPPED == I:
-                    since, until = until, 4 * weight_at[own] + END if weight_at[own] >= first else NEVER
-                    parts[row], row_stages[row] = SAVED_FOR_WEIGHT, stage
-                    held_since[row], held_until[row] = since, until
-                    row += 1
+
+
+def find_cells(  # noqa: C901 -- one loop: calls with arrays cost machine code more than the work
+    lists: LifetimeLists, known: KnownCells, posts: KnownPosts, peers: KnownPeers, last_read: Int32s, rank: int
+) -> None:
+    """Find the cells of a rank by their roles, and the cells at which the messages that it sends are freed."""
+    begins, codes, stages, microbatches, others, _ = lists.cells
+    foreign, mades, num_stages = lists.others, lists.made, lists.num_stages
+    num_microbatches, num_versions, has_all = lists.num_microbatches, lists.num_versions, lists.mode != ACTIVATIONS
+    made_at, used_at, received, rebuilt_at, weight_at = known
+    peer_at, links, counts, freed_at = posts
+    sent, unfreed, num_freed = peers.sent, peers.unfreed, peers.freed
+    gradients, first, last = num_stages * num_microbatches, begins[rank], begins[rank + 1]
+    for i in range(first, last):
+        code, stage = codes[i] % OVERLAPPED, stages[i]
+        own = stage * num_microbatches + microbatches[i]
+        if code <= R:
+            made = mades[code * num_stages + stage]
+            if made >= 0:
+                made_at[made * num_microbatches + microbatches[i]] = i
+            elif code == R:
+                rebuilt_at[own] = i
+            else:
+                weight_at[own] = i
             if not has_all:
                 continue
-            if code <= R:
-                if code in (B, I):
-                    parts[row], row_stages[row] = WORKING, stage
-                    held_since[row], held_until[row] = 4 * i + START, 4 * i + END
-                    row += 1
-                if code in (B, W) and opened[stage] < 0:
-                    opened[stage] = row
-                    parts[row], row_stages[row], held_since[row], held_until[row] = GRADIENTS, stage, 4 * i + END, NEVER
-                    row += 1
-                if len(lookaheads) > 0 and lookaheads[i] > 0 and others[i] > 0:
-                    parts[row], row_stages[row] = VERSION, stage
-                    held_since[row], held_until[row] = 4 * i + START, 4 * i + OVER
-                    row += 1
-                needed = foreign[code * num_stages + stage]
-                message = needed * num_microbatches + microbatches[i]
-                stage = needed if needed < num_stages else needed - num_stages - 1
-                if needed >= 0 and mode == PER_MICROBATCH:
-                    part, since, until = RECEIVED, ALWAYS, NEVER
-                elif needed >= 0 and made_at[message] >= first and not first <= received[message] < last:
-                    part = PASSED_SAVED if code == F and rebuilt_at[message] < first else PASSED
-                    since, until = 4 * made_at[message] + END, 4 * i + (START if code == F else OVER)
-            elif code <= SEND_B:
-                message, stage = (own, stage) if code == SEND_F else (gradients + own, stage - 1)
-                maker = made_at[message]
-                part = SENT_SAVED if code == SEND_F and maker >= first and rebuilt_at[own] < first else SENT
-                since = 4 * maker + END if maker >= first else 4 * i + POSTED
-                until = 4 * freed_at[i] + START if freed_at[i] >= 0 else NEVER
-                until = 4 * i + END if mode == PER_MICROBATCH else until
-            elif code <= RECV_B and mode != PER_MICROBATCH:
-                user = used_at[own if code == RECV_F else gradients + own]
-                part, stage, since, until = RECEIVED, stage if code == RECV_F else stage - 1, 4 * i + POSTED, NEVER
-                if user >= first:
-                    until = 4 * user + (START if code == RECV_F else OVER)
-                    since = 4 * user + START if mode == AT_USE else since
-            elif code == STEP and is_here[stage] == rank:
-                if opened[stage] >= 0:
-                    held_until[opened[stage]] = 4 * i + END
-                    opened[stage] = -1
-                reader = last_read[stage * num_versions + stepped[stage]] if stepped[stage] < num_versions else -1
-                stepped[stage] += 1
-                if reader > i:
-                    part, since, until = VERSION, 4 * i + START, 4 * reader + END
-            elif code == AVERAGE and is_averaged[stage] != rank:
-                is_averaged[stage] = rank
-                part, since, until = UPDATES, ALWAYS, NEVER
-            if part >= 0:
-                parts[row], row_stages[row], held_since[row], held_until[row] = part, stage, since, until
+            last_read[stage * num_versions + others[i]] = i
+            message = foreign[code * num_stages + stage] * num_microbatches + microbatches[i]
+            if message >= 0:
+                used_at[message] = i
+                answer = received[message]
+                if first <= answer < last and links[answer] >= 0:
+                    peer, count = peer_at[answer], counts[links[answer]]
+                    while num_freed[peer] < count:
+                        freed_at[unfreed[peer]] = i
+                        unfreed[peer] = links[unfreed[peer]]
+                        num_freed[peer] += 1
+        elif has_all and RECV_F <= code <= RECV_B:
+            received[own if code == RECV_F else gradients + own] = i
+            peer = peer_at[i] ^ 1
+            links[i] = sent[peer]
+            if sent[peer] >= 0:
+                sent[peer] = links[sent[peer]]
+        elif code > RESHARD:
+            raise ValueError("op code: got an unknown code; add it to `find_lifetimes`")
+
+
+def write_computations(  # noqa: C901 -- as above
+    lists: LifetimeLists, known: KnownCells, known_stages: KnownStages, rank: int, rows: Lifetimes, row: int
+) -> int:
+    """Write the lifetimes that computations of a rank begin, from `row` on; return the next row."""
+    begins, codes, stages, microbatches, others, lookaheads = lists.cells
+    foreign, num_stages, num_microbatches = lists.others, lists.num_stages, lists.num_microbatches
+    made_at, _, received, rebuilt_at, weight_at = known
+    is_here, opened, stepped, _, _ = known_stages
+    _, parts, row_stages, held_since, held_until = rows
+    first, last = begins[rank], begins[rank + 1]
+    mode, gradients = lists.mode, num_stages * num_microbatches
+    for i in range(first, last):
+        code, stage = codes[i] % OVERLAPPED, stages[i]
+        if code == F:
+            own = stage * num_microbatches + microbatches[i]
+            since, again, back = 4 * i + START, rebuilt_at[own], made_at[gradients + own]
+            if again >= first:
+                parts[row], row_stages[row] = INPUT, stage
+                held_since[row], held_until[row] = since, 4 * again + START
+                row, since = row + 1, 4 * again + START
+            until = 4 * back + END if back >= first else NEVER
+            parts[row], row_stages[row] = SAVED, stage
+            held_since[row], held_until[row] = since, until
+            row += 1
+            if back >= first and codes[back] % OVERLAPPED == I:
+                since, until = until, 4 * weight_at[own] + END if weight_at[own] >= first else NEVER
+                parts[row], row_stages[row] = SAVED_FOR_WEIGHT, stage
+                held_since[row], held_until[row] = since, until
                 row += 1
-    row_begins[num_ranks] = row
+        if mode == ACTIVATIONS or code > R:
+            continue
+        if is_here[stage] != rank:
+            is_here[stage], opened[stage], stepped[stage] = rank, -1, 0
+            for part in range(WEIGHTS, OPTIMIZER + 1):
+                parts[row], row_stages[row] = part, stage
+                held_since[row], held_until[row] = ALWAYS, NEVER
+                row += 1
+        if code in (B, I):
+            parts[row], row_stages[row] = WORKING, stage
+            held_since[row], held_until[row] = 4 * i + START, 4 * i + END
+            row += 1
+        if len(lookaheads) > 0 and lookaheads[i] > 0 and others[i] > 0:
+            parts[row], row_stages[row] = VERSION, stage
+            held_since[row], held_until[row] = 4 * i + START, 4 * i + OVER
+            row += 1
+        needed = foreign[code * num_stages + stage]
+        if needed < 0:
+            continue
+        message = needed * num_microbatches + microbatches[i]
+        stage = needed if needed < num_stages else needed - num_stages - 1
+        if mode == PER_MICROBATCH:
+            parts[row], row_stages[row] = RECEIVED, stage
+            held_since[row], held_until[row] = ALWAYS, NEVER
+            row += 1
+        elif made_at[message] >= first and not first <= received[message] < last:
+            parts[row] = PASSED_SAVED if code == F and rebuilt_at[message] < first else PASSED
+            row_stages[row], held_since[row] = stage, 4 * made_at[message] + END
+            held_until[row] = 4 * i + (START if code == F else OVER)
+            row += 1
+    return row
+
+
+def write_others(  # noqa: C901 -- as above
+    lists: LifetimeLists,
+    known: KnownCells,
+    freed_at: Int32s,
+    known_stages: KnownStages,
+    rank: int,
+    rows: Lifetimes,
+    row: int,
+) -> int:
+    """Write the lifetimes of a rank's gradients, messages, updates and replaced weights; return the next row."""
+    begins, codes, stages, microbatches, _, _ = lists.cells
+    num_microbatches, num_versions, mode = lists.num_microbatches, lists.num_versions, lists.mode
+    made_at, used_at, _, rebuilt_at, _ = known
+    is_here, opened, stepped, is_averaged, last_read = known_stages
+    _, parts, row_stages, held_since, held_until = rows
+    first, gradients = begins[rank], lists.num_stages * num_microbatches
+    for i in range(first, begins[rank + 1]):
+        code, stage = codes[i] % OVERLAPPED, stages[i]
+        part, since, until = -1, 0, NEVER
+        if code <= R:
+            if code in (B, W) and opened[stage] < 0:
+                opened[stage] = row
+                part, since = GRADIENTS, 4 * i + END
+        elif code <= SEND_B:
+            own = stage * num_microbatches + microbatches[i]
+            message, stage = (own, stage) if code == SEND_F else (gradients + own, stage - 1)
+            maker = made_at[message]
+            part = SENT_SAVED if code == SEND_F and maker >= first and rebuilt_at[own] < first else SENT
+            since = 4 * maker + END if maker >= first else 4 * i + POSTED
+            if mode == PER_MICROBATCH:
+                until = 4 * i + END
+            elif freed_at[i] >= 0:
+                until = 4 * freed_at[i] + START
+        elif code <= RECV_B and mode != PER_MICROBATCH:
+            own = stage * num_microbatches + microbatches[i]
+            user = used_at[own if code == RECV_F else gradients + own]
+            part, stage, since = RECEIVED, stage if code == RECV_F else stage - 1, 4 * i + POSTED
+            if user >= first:
+                until = 4 * user + (START if code == RECV_F else OVER)
+                since = 4 * user + START if mode == AT_USE else since
+        elif code == STEP and is_here[stage] == rank:
+            if opened[stage] >= 0:
+                held_until[opened[stage]] = 4 * i + END
+                opened[stage] = -1
+            reader = last_read[stage * num_versions + stepped[stage]] if stepped[stage] < num_versions else -1
+            stepped[stage] += 1
+            if reader > i:
+                part, since, until = VERSION, 4 * i + START, 4 * reader + END
+        elif code == AVERAGE and is_averaged[stage] != rank:
+            is_averaged[stage] = rank
+            part, since = UPDATES, ALWAYS
+        if part >= 0:
+            parts[row], row_stages[row] = part, stage
+            held_since[row], held_until[row] = since, until
+            row += 1
+    return row
+
+
+def find_lifetimes(
+    lists: LifetimeLists,
+    known: KnownCells,
+    posts: KnownPosts,
+    peers: KnownPeers,
+    known_stages: KnownStages,
+    rows: Lifetimes,
+) -> None:
+    """Write the lifetimes of all ranks.
+
+    Args:
+        lists: The lists.
+        known: Known cells.
+        posts: Known Sends and Recvs; empty for activations alone, as the next two.
+        peers: Known peers.
+        known_stages: State of the stages.
+        rows: The lifetimes, to be written.
+    """
+    row, has_all = 0, lists.mode != ACTIVATIONS
+    if has_all:
+        count_used(lists, known, posts, peers)
+    for rank in range(len(rows.begins) - 1):
+        rows.begins[rank] = row
+        find_cells(lists, known, posts, peers, known_stages.last_read, rank)
+        row = write_computations(lists, known, known_stages, rank, rows, row)
+        if has_all:
+            row = write_others(lists, known, posts.freed, known_stages, rank, rows, row)
+    rows.begins[len(rows.begins) - 1] = row
+
+
+LIFETIME_PARTS = (count_used, find_cells, write_computations, write_others)
+"""The functions that `find_lifetimes` calls, once for all ranks, or once for each."""

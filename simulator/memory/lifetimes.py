@@ -60,10 +60,12 @@ from pipesched.schedules.ops import Message, Payload
 from pipesched.simulator import Buffers
 from pipesched.simulator.memory.lifetime_loop import (
     ACTIVATIONS,
+    LIFETIME_PARTS,
     KnownCells,
     KnownPeers,
     KnownPosts,
     KnownStages,
+    LifetimeLists,
     Lifetimes,
     find_lifetimes,
 )
@@ -176,17 +178,20 @@ def lifetimes(ops: OpColumns, num_stages: int, buffers: Buffers | None = "pooled
     room = sum(count * most for count, most in zip(ops.counts, _ROWS_OF, strict=True))
     room += 2 * min(num_stages * num_ranks, num_cells)
     rows: Any = Lifetimes(zeros(num_ranks + 1), machine_code.int8s(room), zeros(room), zeros(room), zeros(room))
-    counts = (2, 2 * has_all, 2 * has_all, 1, 1)
-    known = [*(none(count * num_states) for count in counts), none(has_all * num_stages * num_versions)]
+    table, counts = message_table(num_stages), (2, 2 * has_all, 2 * has_all, 1, 1)
     machine_code.run_loop(
-        find_lifetimes, cells, message_table(num_stages), num_microbatches, num_versions,
-        ACTIVATIONS if buffers is None else get_args(Buffers).index(buffers),
-        KnownCells(*known),
+        find_lifetimes,
+        LifetimeLists(
+            cells, table.other, table.made, num_stages, num_microbatches, num_versions,
+            ACTIVATIONS if buffers is None else get_args(Buffers).index(buffers),
+        ),
+        KnownCells(*(none(count * num_states) for count in counts)),
         KnownPosts(zeros(num_posts), none(num_posts), zeros(num_posts), none(num_posts)),
         KnownPeers(
             none(num_ranks), *(none(num_peers) for _ in range(5)), *(zeros(num_peers) for _ in range(3))
         ),
-        KnownStages(*(none(num_stages) for _ in range(4))), rows, num_steps=8 * num_cells,
+        KnownStages(*(none(num_stages * count) for count in (1, 1, 1, 1, has_all * num_versions))),
+        rows, num_steps=8 * num_cells, parts=LIFETIME_PARTS,
     )  # fmt: skip
     count = int(rows.begins[-1])
     return Lifetimes(rows.begins, *(column[:count] for column in rows[1:]))

@@ -153,7 +153,44 @@ def fits_until(arrays: DueArrays, state: OrderState, num_microbatches: int, rank
     return True
 
 
-def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
+def drawn_move(
+    ranks: Sequence[int],
+    op_places: Sequence[int],
+    kinds: list[int],
+    critical: list[int],
+    num_critical: int,
+    critical_share: float,
+    seed: int,
+) -> tuple[int, int, int]:
+    """Return a random move, from a place of a rank to another of its places, and the last random number.
+
+    Args:
+        ranks: As in `DueArrays`, like the next one.
+        op_places: Where the ops of a rank begin.
+        kinds: As in `OrderState`, like the next one.
+        critical: Critical places.
+        num_critical: Number of critical places.
+        critical_share: Share of the moves that is on the critical path.
+        seed: The random number before.
+    """
+    seed = (seed * 1103515245 + 12345) % 2147483648
+    chance = (seed >> 8) / 8388608.0
+    seed = (seed * 1103515245 + 12345) % 2147483648
+    if num_critical > 0 and chance < critical_share:
+        source = critical[(seed >> 8) % num_critical]
+    else:
+        source = (seed >> 8) % len(kinds)
+    rank = ranks[kinds[source]]
+    seed = (seed * 1103515245 + 12345) % 2147483648
+    reach = 1 + (seed >> 9) % _FARTHEST
+    reach = reach if (seed >> 12) % 2 > 0 else 1
+    if (seed >> 8) % 2 > 0:
+        return source, max(op_places[rank], source - reach), seed
+    source = max(op_places[rank], source - 1)
+    return source, min(op_places[rank + 1] - 1, source + reach), seed
+
+
+def anneal_order(
     arrays: DueArrays,
     state: OrderState,
     message_state: MessageState,
@@ -184,26 +221,14 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     for count in range(num_tries):
         if fewest <= least:
             break
-        seed = (seed * 1103515245 + 12345) % 2147483648
-        chance = (seed >> 8) / 8388608.0
-        seed = (seed * 1103515245 + 12345) % 2147483648
-        if num_critical > 0 and chance < critical_share:
-            source = state.critical[(seed >> 8) % num_critical]
-        else:
-            source = (seed >> 8) % len(state.kinds)
-        rank = arrays.ranks[state.kinds[source]]
-        seed = (seed * 1103515245 + 12345) % 2147483648
-        reach = 1 + (seed >> 9) % _FARTHEST
-        reach = reach if (seed >> 12) % 2 > 0 else 1
-        if (seed >> 8) % 2 > 0:
-            target = max(arrays.op_places[rank], source - reach)
-        else:
-            source = max(arrays.op_places[rank], source - 1)
-            target = min(arrays.op_places[rank + 1] - 1, source + reach)
+        source, target, seed = drawn_move(
+            arrays.ranks, arrays.op_places, state.kinds, state.critical, num_critical, critical_share, seed
+        )
         if state.kinds[source] == state.kinds[target] and abs(source - target) < 2:
             continue
         move_op(state, source, target)
         ticks = DOES_NOT_FIT
+        rank = arrays.ranks[state.kinds[target]]
         if fits_until(arrays, state, num_microbatches, rank, max(source, target)):
             ticks = ordered_ticks(arrays, state, num_microbatches)
         seed = (seed * 1103515245 + 12345) % 2147483648
@@ -223,7 +248,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     return fewest
 
 
-ANNEALING_PARTS = (ordered_ticks, critical_places, move_op, fits_until, *MESSAGE_PARTS, messages_fit)
+ANNEALING_PARTS = (ordered_ticks, critical_places, move_op, fits_until, drawn_move, *MESSAGE_PARTS, messages_fit)
 """The functions that `anneal_order` calls."""
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
@@ -29,6 +29,7 @@ from pipesched.simulator.views.figure import (
     IDLE,
     INK,
     WHITE,
+    FigureStyle,
 )
 from pipesched.simulator.views.gantt_chart import (
     WHOLE,
@@ -115,14 +116,79 @@ def draw(
     style = options.style
     width_in = width_of(chart, from_s, to_s) if style.width_in is None else style.width_in / style.scale
     lines = [line for text in caption.splitlines() for line in wrap(literal(text), int(14 * width_in))]
-    row_in = min(0.52, max(0.28, 3.4 / chart.depth))
-    lane_in = min(0.5, max(0.3, 3.4 / max(1, len(lanes))))
+    text_in = 0.12 + _CAPTION_IN * len(lines)
+    lanes_in = text_in + _LEGEND_IN * (1 + bool(strips) + bool(lanes))
+    room = _room(chart, lanes, style, width_in, above_in, lanes_in)
+    figure = ShownFigure(figsize=(width_in, room.height_in), facecolor=WHITE)
+    axes = figure.add_axes(room.place(room.chart_in, room.row_in * chart.depth))
+    axes.set_xlim(from_s / seconds, to_s / seconds)
+    axes.set_ylim(chart.depth, 0)
+    _draw_idle(axes, chart, seconds)
+    draw_idle_strips(axes, strips, seconds)
+    has_hand_over = _draw_hand_overs(axes, chart, seconds)
+    has_transfers = not chart.is_paired and _draw_transfers(axes, chart, seconds, from_s, to_s)
+    _draw_boxes(axes, boxes, seconds, room.span_in * 72 / (to_s - from_s) * seconds, room.row_in * 72)
+    _draw_ends(axes, chart, seconds, from_s, to_s)
+    _write_names(axes, chart, room.left_in, to_s)
+    _dress(axes, unit)
+    _write_head(figure, chart, title, style.scale)
+    legends = [_op_handles(boxes, has_transfers=has_transfers, has_hand_over=has_hand_over)]
+    if strips:
+        seen = {strip.cause for strip in strips}
+        looks = ((cause, colour) for cause, (colour, _) in CAUSE_LOOKS.items() if cause in seen)
+        legends.append([_word("idle time:"), *(Patch(facecolor=colour, label=cause) for cause, colour in looks)])
+    if lanes:
+        below = room.place(room.lanes_in, room.lane_in * len(lanes))
+        legends.append(_draw_lanes(figure.add_axes(below, sharex=axes), chart, lanes, seconds))
+    for line, handles in enumerate(reversed(legends)):
+        _write_legend(figure, handles, text_in + line * _LEGEND_IN, style.scale)
+    figure.text(0.125 / width_in, 0.12 / room.height_in, "\n".join(lines), color=INK, size=9, va="bottom")
+    return figure.restyled(style)
+
+
+class _Room(NamedTuple):
+    """The room of the parts of a picture [inches].
+
+    Attributes:
+        width_in, height_in: Size of the picture.
+        left_in, span_in: Left edge of the rows, and their width.
+        row_in, lane_in: Height of a row, and of a lane of memory.
+        lanes_in, chart_in: Lower edges of the lanes and of the rows.
+    """
+
+    width_in: float
+    height_in: float
+    left_in: float
+    span_in: float
+    row_in: float
+    lane_in: float
+    lanes_in: float
+    chart_in: float
+
+    def place(self, below_in: float, height_in: float) -> tuple[float, float, float, float]:
+        """Return the place of axes as wide as the rows, as shares of the picture."""
+        return (
+            self.left_in / self.width_in,
+            below_in / self.height_in,
+            self.span_in / self.width_in,
+            height_in / self.height_in,
+        )
+
+
+def _room(
+    chart: Chart, lanes: Sequence[Lane], style: FigureStyle, width_in: float, above_in: float, lanes_in: float
+) -> _Room:
+    """Return the room of a picture of this width, with lanes and rows above `lanes_in` [inches].
+
+    Raises:
+        SimulationError: The rows have too little room.
+    """
     paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
     left_in = 0.8 + paired_in + (0.5 if _shares_devices(chart) else 0.0)
     left_in = max([left_in, *(0.2 + 0.075 * len(lane_name(chart, lane)) for lane in lanes)])
     span_in = width_in - left_in - (_RIGHT_IN if not lanes else 1.5 * _RIGHT_IN)
-    text_in = 0.12 + _CAPTION_IN * len(lines)
-    lanes_in = text_in + _LEGEND_IN * (1 + bool(strips) + bool(lanes))
+    row_in = min(0.52, max(0.28, 3.4 / chart.depth))
+    lane_in = min(0.5, max(0.3, 3.4 / max(1, len(lanes))))
     chart_in = lanes_in + lane_in * len(lanes) + _AXIS_IN
     around_in = chart_in + above_in + (0.55 if chart.headings else 0.95)
     if style.height_in is not None:
@@ -134,35 +200,7 @@ def draw(
             f"picture: got too little room for {chart.depth:.3g} rows in texts of {style.font_size:g} points, expected "
             f"at least {width:g} x {height:g} inches; try a larger size, a smaller font or fewer ranks"
         )
-    depth_in = chart.depth * row_in
-    height_in = around_in + depth_in
-
-    figure = ShownFigure(figsize=(width_in, height_in), facecolor=WHITE)
-    box = (left_in / width_in, chart_in / height_in, span_in / width_in, depth_in / height_in)
-    axes = figure.add_axes(box)
-    axes.set_xlim(from_s / seconds, to_s / seconds)
-    axes.set_ylim(chart.depth, 0)
-    _draw_idle(axes, chart, seconds)
-    draw_idle_strips(axes, strips, seconds)
-    has_hand_over = _draw_hand_overs(axes, chart, seconds)
-    has_transfers = not chart.is_paired and _draw_transfers(axes, chart, seconds, from_s, to_s)
-    _draw_boxes(axes, boxes, seconds, span_in * 72 / (to_s - from_s) * seconds, row_in * 72)
-    _draw_ends(axes, chart, seconds, from_s, to_s)
-    _write_names(axes, chart, left_in, to_s)
-    _dress(axes, unit)
-    _write_head(figure, chart, title, style.scale)
-    legends = [_op_handles(boxes, has_transfers=has_transfers, has_hand_over=has_hand_over)]
-    if strips:
-        seen = {strip.cause for strip in strips}
-        looks = ((cause, colour) for cause, (colour, _) in CAUSE_LOOKS.items() if cause in seen)
-        legends.append([_word("idle time:"), *(Patch(facecolor=colour, label=cause) for cause, colour in looks)])
-    if lanes:
-        below = (box[0], lanes_in / height_in, box[2], lane_in * len(lanes) / height_in)
-        legends.append(_draw_lanes(figure.add_axes(below, sharex=axes), chart, lanes, seconds))
-    for line, handles in enumerate(reversed(legends)):
-        _write_legend(figure, handles, text_in + line * _LEGEND_IN, style.scale)
-    figure.text(0.125 / width_in, 0.12 / height_in, "\n".join(lines), color=INK, size=9, va="bottom")
-    return figure.restyled(style)
+    return _Room(width_in, around_in + chart.depth * row_in, left_in, span_in, row_in, lane_in, lanes_in, chart_in)
 
 
 def _shares_devices(chart: Chart) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from pipesched.profiles.clusters import flat
-from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.simulator.tuner import Accounting, predict_setting, tuned
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure
@@ -15,7 +15,8 @@ MODEL = "gpt:layers=4,width=256,heads=4,context=64"
 
 @pytest.fixture(scope="module")
 def problem():
-    profile = profile_model(resolve_model(MODEL), microbatch_sizes=[2, 4], repeats=1, warmup=1)
+    settings = ProfilerSettings(microbatch_sizes=[2, 4], repeats=1, warmup=1)
+    profile = profile_model(resolve_model(MODEL), settings)
     return Problem(profile, 16, flat(2), "uniform")
 
 

@@ -15,7 +15,7 @@ from pipesched.executor.runs import launch, run_local
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.clusters import flat
-from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -92,11 +92,14 @@ def drawn(batch):
     return Batch(Drawn(batch.inputs), Drawn(batch.targets))
 
 
+def measured(model, *sizes, **options):
+    settings = ProfilerSettings(microbatch_sizes=sizes, repeats=1, warmup=1, **options)
+    return profile_model(resolve_model(model), settings)
+
+
 @pytest.fixture(scope="module")
 def profile():
-    return profile_model(
-        resolve_model(MODEL), microbatch_sizes=(SAMPLES,), repeats=1, warmup=1, optimizer="adam", dtype=torch.float64
-    )
+    return measured(MODEL, SAMPLES, optimizer="adam", dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,7 @@ def held_by_turns(schedule, model, size):
 def profiled(request):
     model, batch = MODELS[request.param]
     sizes = [batch // m for m in (1, 4, 8)]
-    return profile_model(resolve_model(model), microbatch_sizes=sizes, repeats=1, warmup=1), batch
+    return measured(model, *sizes), batch
 
 
 def averaged(num_microbatches, num_pipelines):
@@ -224,7 +227,7 @@ def test_each_device_holds_what_was_predicted(num_microbatches, num_pipelines, p
 @pytest.mark.distributed
 def test_each_process_holds_what_was_predicted():
     model, size = MODELS["conv"][0], 16
-    profile = profile_model(resolve_model(model), microbatch_sizes=[size], repeats=1, warmup=1)
+    profile = measured(model, size)
     schedule = lower(build("1f1b", 2, 4))
     asked = job(schedule, model, microbatch_size=size, dtype="float32", optimizer="adamw", warmup=1)
     held = peaks(launch(asked).timeline)
@@ -234,7 +237,7 @@ def test_each_process_holds_what_was_predicted():
 @pytest.fixture(scope="module")
 def wide():
     """Weights outweigh all else."""
-    return profile_model(resolve_model("mlp:layers=8,width=256"), microbatch_sizes=[2], repeats=1, warmup=1)
+    return measured("mlp:layers=8,width=256", 2)
 
 
 @pytest.mark.distributed

@@ -75,7 +75,7 @@ class ModelOptions(LayerSettings):
                     f"{what}: got a profile, and an option for measuring one, expected one of them; leave it out"
                 )
             return load_profile(what)
-        from pipesched.profiles.measuring import profile_model
+        from pipesched.profiles.measuring import ProfilerSettings, profile_model
         from pipesched.profiles.models import torch_dtype
         from pipesched.profiles.processes import num_companions
 
@@ -84,18 +84,17 @@ class ModelOptions(LayerSettings):
         if self.microbatch_sizes is not None:
             sizes = list(tuple_of(self.microbatch_sizes))
         model = load_model(what)
+        settings = ProfilerSettings(
+            microbatch_sizes=sizes,
+            optimizer=self.optimizer,
+            dtype=torch_dtype(self.dtype),
+            device=self.device,
+            threads=self.threads,
+            seed=self.seed,
+            companions=num_companions(num_devices, self.device),
+        )
         with progress_bar(f"profiling {model.name}") as tick:
-            return profile_model(
-                model,
-                microbatch_sizes=sizes,
-                optimizer=self.optimizer,
-                dtype=torch_dtype(self.dtype),
-                device=self.device,
-                threads=self.threads,
-                seed=self.seed,
-                companions=num_companions(num_devices, self.device),
-                progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
-            )
+            return profile_model(model, settings, lambda done, total, text: tick(done / total))  # noqa: ARG005
 
     def _of_table(self, file: str) -> Profile:
         """Return the profile of a table of layers; the table is for one micro-batch size."""

@@ -47,24 +47,21 @@ def profile(question: ProfileQuestion) -> ProfileMeasurement:
     def tick(index: int) -> Callable[[int, int, str], None]:
         return lambda done, total, text: question.progress((index + done / total) / num_parts)  # noqa: ARG005
 
-    profiles = [
-        measuring.profile_model(
-            built,
-            microbatch_sizes=tuple_of(question.microbatch_sizes or USUAL_SIZES),
-            repeats=question.repeats,
-            warmup=question.warmup,
-            optimizer=question.optimizer,
-            dtype=models.torch_dtype(question.dtype),
-            device=question.device,
-            threads=question.threads,
-            companions=question.companions,
-            seed=question.seed,
-            splits=question.splits,
-            progress=tick(index),
-        )
-        for index in range(question.passes)
-    ]
-    measured_profile = median_profile(*profiles)
+    settings = measuring.ProfilerSettings(
+        microbatch_sizes=tuple_of(question.microbatch_sizes or USUAL_SIZES),
+        repeats=question.repeats,
+        warmup=question.warmup,
+        optimizer=question.optimizer,
+        dtype=models.torch_dtype(question.dtype),
+        device=question.device,
+        threads=question.threads,
+        companions=question.companions,
+        seed=question.seed,
+        splits=question.splits,
+    )
+    measured_profile = median_profile(
+        *(measuring.profile_model(built, settings, tick(index)) for index in range(question.passes))
+    )
     measured_profile = replace(
         measured_profile, provenance=replace(measured_profile.provenance, repeats=question.passes * question.repeats)
     )

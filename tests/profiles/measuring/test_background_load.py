@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.models import resolve_model
 from pipesched.profiles.processes import command
@@ -54,7 +54,8 @@ def companions(model, count=1):
 @pytest.mark.distributed
 def test_a_profile_says_that_it_was_measured_in_company():
     before = children()
-    profile = profile_model(resolve_model("mlp:width=4,layers=2"), microbatch_sizes=(1, 2), repeats=1, companions=1)
+    settings = ProfilerSettings(microbatch_sizes=(1, 2), repeats=1, companions=1)
+    profile = profile_model(resolve_model("mlp:width=4,layers=2"), settings)
     assert profile.provenance.companions == 1
     assert children() == before
 

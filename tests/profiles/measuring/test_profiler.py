@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.pipelining._backward import stage_backward_input
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.measuring import profile_model, split_backward
+from pipesched.profiles.measuring import ProfilerSettings, profile_model, split_backward
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, build_layers, draw_batch, resolve_model
 from pipesched.profiles.models.torch_names import OPTIMIZERS
@@ -21,9 +21,9 @@ GPT = "gpt:layers=2,width=16,heads=4,context=8"
 CONV = "conv:channels=8,blocks=4,image=8"
 
 
-def measure(model, *sizes, **options):
-    options = {"repeats": 1, "warmup": 1} | options
-    return profile_model(model, microbatch_sizes=sizes, **options)
+def measure(model, *sizes, progress=None, **options):
+    options = {"repeats": 1, "warmup": 1, "microbatch_sizes": sizes} | options
+    return profile_model(model, ProfilerSettings(**options), progress)
 
 
 def saved_by_whole_stage(model, bounds, size, dtype):
@@ -296,7 +296,7 @@ def test_the_number_of_threads_is_put_back():
 )
 def test_arguments_out_of_range_are_refused(options, message):
     with pytest.raises(ProfileError, match=message) as caught:
-        profile_model(resolve_model(MLP), **({"microbatch_sizes": (1,), "repeats": 1, "warmup": 1} | options))
+        measure(resolve_model(MLP), 1, **options)
     assert "\n" not in str(caught.value)
 
 
