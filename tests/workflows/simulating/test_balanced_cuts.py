@@ -190,15 +190,6 @@ def test_a_cut_that_fits_is_taken_where_the_fastest_does_not(name):
     assert held_bytes(least) == least
 
 
-def test_a_run_without_a_flush_is_cut_for_its_pace():
-    costs = LayerCosts(tuple(StageCost(0.01 * k, 0.02 * k) for k in (1, 5, 2, 1, 4, 1, 3, 2)))
-    lists = pipesched.build("wpipe", 2, 4)
-    cuts = (",".join(str(end - begin) for begin, end in cut) for cut in all_cuts(8, 4))
-    paces_s = [pipesched.simulate(lists, pipesched.Setup(costs, partition=cut)).steady_s_per_microbatch for cut in cuts]
-    result = pipesched.simulate(lists, costs)
-    assert result.steady_s_per_microbatch <= min(paces_s) * 1.005
-
-
 @pytest.mark.parametrize("name", ["pipedream", "spectrain", "wpipe", "xpipe"])
 def test_a_run_without_a_flush_is_cut_alike_by_its_name_and_as_lists(name):
     for seed in range(3):
