@@ -184,7 +184,6 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
             replace(
                 listener,
                 on_scores=on_scores,
-                keeps_scores=True,
                 on_phase=on_phase,
                 is_asked=listener.is_asked if drain is None else lambda: drain.is_asked,
                 gate=None if drain is None else drain.gate(number),

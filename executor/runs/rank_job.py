@@ -35,8 +35,8 @@ class RankListener:
 
     Attributes:
         at: Called before each op with its position in the lowered list and the op.
-        on_scores: Called with the scores of each trained micro-batch, on ranks with the last stage.
-        keeps_scores: Whether `on_scores` keeps the scores; a run without checkpoints then returns no scores.
+        on_scores: Keeps the scores of each trained micro-batch, on ranks with the last stage; a run without checkpoints
+            then returns no scores. None: the ranks exchange them.
         on_phase: Called at each phase of a training run that searches how far ahead to run.
         is_asked: Returns whether a training run is to end after a checkpoint; called in every process.
         gate: Decides where lists without a flush end early, or None for no early end.
@@ -45,8 +45,7 @@ class RankListener:
     """
 
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
-    on_scores: OnScores = lambda microbatch, scores: None  # noqa: ARG005
-    keeps_scores: bool = False
+    on_scores: OnScores | None = None
     on_phase: OnPhase = lambda num_steps, advance: None  # noqa: ARG005
     is_asked: Callable[[], bool] = lambda: False
     gate: Gate | None = None

@@ -46,7 +46,7 @@ class RankTraining(RankJob[Trained]):
         self._model, self._parts = model, TrainingParts(spec)
         self._parts.gate = listener.gate
         super().__init__(spec, self._parts.lists, listener)
-        shares_scores = self._parts.has_checkpoints or not listener.keeps_scores
+        shares_scores = self._parts.has_checkpoints or listener.on_scores is None
         self._history = LossHistory(self._parts.run.microbatches_per_step)
         self._job = TrainingJob(self._parts, self._history, listener.on_scores, shares_scores=shares_scores)
         self._is_paused = False

@@ -74,7 +74,8 @@ class TrainingJob:
     Args:
         parts: The parts of the run.
         history: The scores of all steps; the scores of the steps before a checkpoint are restored.
-        on_scores: Called with each trained micro-batch of this process, and its scores; may raise `RunDiverged`.
+        on_scores: Called with each trained micro-batch of this process, and its scores, or None; may raise
+            `RunDiverged`.
         shares_scores: Whether the processes exchange the scores of their micro-batches; if not, `on_scores` keeps them.
 
     Attributes:
@@ -85,7 +86,7 @@ class TrainingJob:
         self,
         parts: TrainingParts,
         history: LossHistory,
-        on_scores: Callable[[int, Scores], None],
+        on_scores: Callable[[int, Scores], None] | None,
         *,
         shares_scores: bool = False,
     ) -> None:
@@ -98,7 +99,8 @@ class TrainingJob:
     def _hear(self, microbatch: int, scores: Scores) -> None:
         if self._shares_scores:
             self._scores.extend((microbatch, scores.loss, math.nan if scores.accuracy is None else scores.accuracy))
-        self._on_scores(microbatch, scores)
+        if self._on_scores is not None:
+            self._on_scores(microbatch, scores)
 
     def run(self, driver: TrainingDriver, is_asked: Callable[[], bool]) -> bool:
         """Run part by part, and write checkpoints; return whether the run ended early on the request of a process.
