@@ -47,6 +47,33 @@ def inputs(seed=1):
     return x.requires_grad_(), gradient
 
 
+def test_a_backward_multiplies_by_the_version_that_it_names_and_keeps_the_activations_of_its_forward():
+    module, (x, gradient) = linear(), inputs()
+    weights = versioned(module, "F0@0 step B0@1")
+    w0 = module.weight.detach().clone()
+    with weights.forward(op("F0@0")):
+        y = module(x)
+    step(weights, module)
+    with weights.backward(op("B0@1")):
+        y.backward(gradient)
+    assert torch.equal(y, x @ w0.T)
+    assert torch.equal(x.grad, gradient @ (w0 - 1.0))
+    assert torch.equal(module.weight.grad, gradient.T @ x.detach())
+
+
+def test_a_backward_may_read_an_older_version_than_its_forward():
+    module, (x, gradient) = linear(), inputs()
+    weights = versioned(module, "step F0@1 B0@0")
+    w0 = module.weight.detach().clone()
+    step(weights, module)
+    with weights.forward(op("F0@1")):
+        y = module(x)
+    with weights.backward(op("B0@0")):
+        y.backward(gradient)
+    assert torch.allclose(y, x @ (w0 - 1.0).T, rtol=1e-14)
+    assert torch.equal(x.grad, gradient @ w0)
+
+
 @pytest.mark.parametrize("read", [0, 1, 2])
 def test_every_layer_of_a_backward_multiplies_by_that_version(read):
     torch.manual_seed(0)
