@@ -131,7 +131,7 @@ def _head(command: str, cluster: Cluster) -> Iterator[str]:
 
 
 def _verdict(times: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    """Return a sentence: whether all errors are within the limit, and whether the order of the plans is right."""
+    """Yield the share of errors within the limit, and the order of the plans by prediction and by measurement."""
     yield within(LIMIT, {what: predicted_s / found_s - 1 for what, (predicted_s, found_s) in times.items()})
     by_prediction, by_measurement = (sorted(times, key=lambda what: times[what][which]) for which in (0, 1))
     yield f"Fastest first, by prediction: {'; '.join(by_prediction)}."

@@ -213,8 +213,8 @@ def _report(spec: RunSpec, result: Measured | Trained, folder: Path | None, out:
                     write_text(out, timeline_to_json(result.timeline))
             if not folder:
                 print(json.dumps(result.numbers()))
-        case Trained() if folder:
-            write_text(result_file(folder), result_to_text(result))
+        case Trained() if folder:  # the launcher has read the scores as they came
+            write_text(result_file(folder), result_to_text(replace(result, steps=())))
         case Trained():
             _report_training(spec, result, out)
             return PAUSED if result.is_paused else 0

@@ -52,7 +52,7 @@ class Agents:
         self.pids: Sequence[int] = [command.pid for command in self._commands]
 
     def poll(self) -> int | None:
-        """Return the largest exit code of the agents when all have ended, or None before."""
+        """Return the largest non-zero exit code of the agents when all have ended, 0 if all are 0, or None before."""
         codes = [command.poll() for command in self._commands]
         return None if None in codes else max((code for code in codes if code), default=0)
 

@@ -98,6 +98,7 @@ class _RankDriver(TrainingDriver):
         self._training, self._parts, self._context = training, parts, context
         self._shapes, self._listener = shapes, listener
         self.stages, self.is_first = {context.rank: stages}, context.is_first
+        # all ranks meet here with their state loaded: `TrainingParts.begin` may remove files of later steps after it
         self._beside = group_beside() if parts.has_checkpoints else None
         self._num_ops = 0
         is_measured = parts.policy is not None

@@ -160,7 +160,7 @@ class Cluster:
         )
 
     def nics_between(self, source: int, target: int) -> tuple[int | None, int | None]:
-        """Return the NIC of a message at its source and at its target; None for a device without a shared NIC."""
+        """Return the NIC of a message at its source and at its target; None within a node, or without a shared NIC."""
         if self.devices[source].node == self.devices[target].node:
             return None, None
         return self._nic_of.get(source), self._nic_of.get(target)

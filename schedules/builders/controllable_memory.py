@@ -15,8 +15,8 @@ F and I of the chunk on the way down, f and i of the chunk on the way up:
     rank 2  . . . . F . . . f . . . . . . . . . i . . . . I . .
     rank 3  . . . . . . F f . . . . . . . . . . . . i . I . . .
 
-If 3 divides p, i and I of V-Min come 2 slots later; if 2 divides p, i and I of V-Half come 3 slots later. Otherwise two
-blocks would use the same slot.
+If 3 divides p, i and I of V-Min come 2 slots later; if 2 divides p, i and I of V-Half come 3 slots later. Without this
+delay two blocks would use the same slot.
 
 Then idle slots are squeezed out. In every slot a rank takes the first F or I of its repeated blocks that can run, or
 else a W; an F that passes another F must leave memory for it. From 3 p / 2 + 2 micro-batches on, every further

@@ -1,7 +1,8 @@
 """Loops over columns of numbers: `run_loop` runs a loop compiled by numba, or in plain Python where that is faster.
 
 A column is a NumPy array. A loop is a function that numba can compile. A process counts the steps of all its loops.
-Before `BREAK_EVEN` steps, loops run in plain Python over lists; after that, all loops run compiled.
+Before `BREAK_EVEN` steps, loops run in plain Python over lists; after that, a loop runs compiled if the disk has its
+machine code, and from `_COMPILING` times as many steps in any case.
 """
 
 from __future__ import annotations

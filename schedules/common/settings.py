@@ -187,7 +187,7 @@ class Declared:
 
 def _fault_of_texts(value: object) -> str | None:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        return f"got {said(value)}, expected a list of texts"
+        return f"got {said(value)}, expected a list of texts{f'; try [{value!r}]' if isinstance(value, str) else ''}"
     others = [item for item in value if not isinstance(item, str)]
     return f"got {said(others[0])}, expected a text" if others else None
 

@@ -8,7 +8,7 @@ Two ranks hold the same two stages; one of them is shown. A Reduce takes the tim
                                             R1      R0
 
 A Reduce only posts, and the stage's next Step waits for the sum, so the ops between Reduce and Step hide the
-reduction. No op hides a delayed Reduce: gradients are summed after the whole backward.
+reduction. No op hides a delayed Reduce, as if gradients were summed after the whole backward.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias, final
 
@@ -44,6 +44,8 @@ _MOST_PACES = 4
 """Cuts likewise of pipelines that drift apart, whose pace takes about 0.1 s."""
 _MOST_CELLS = 60_000
 """Ops in the lists of a run without a flush, of all cuts whose pace is found by longer runs."""
+_MOST_COSTS = 1_024
+"""Costs of cuts that a function of `costs_of_cuts` keeps."""
 _costs_of: Kept[Callable[[StageRanges], StageCosts]] = Kept(256)
 """The functions of `costs_of_cuts`; several parts of an answer ask for the same costs."""
 _programs: Kept[Program] = Kept(4)
@@ -86,7 +88,7 @@ def costs_of_cuts(
     num_sharing: int = 1,
     compression: Compression | None = None,
 ) -> Callable[[StageRanges], StageCosts]:
-    """Return the function from the cut of layers into stages to their costs, each of which is made once.
+    """Return the function from the cut of layers into stages to their costs; it keeps the last ones.
 
     Args:
         costs: Costs of layers; the layers of a graph are arranged for the number of stages.
@@ -101,7 +103,7 @@ def costs_of_cuts(
 
     def make() -> Callable[[StageRanges], StageCosts]:
         stages_of = stages_of_layers(arranged(costs, num_stages), size, num_sharing)
-        return cache(lambda bounds: replace(stages_of(bounds), compression=compression))
+        return lru_cache(_MOST_COSTS)(lambda bounds: replace(stages_of(bounds), compression=compression))
 
     return _costs_of.get((costs,), (num_stages if costs.graph else 0, size, num_sharing, compression), make)
 

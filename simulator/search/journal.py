@@ -138,7 +138,8 @@ def search_all(
     Args:
         settings: The settings, each once.
         judge: Evaluates a setting; can be sent to another process.
-        alike: Sort key that brings settings with the same op lists together, because a process keeps its last lists.
+        alike: Sort key, the same for settings with the same op lists; a process keeps its last lists, so they stay
+            neighbours if `settings` has them so.
         workers: Processes; 1 is this process.
         runner: Another way to go through the settings, or None for processes of this machine.
         journal: Stores the outcomes, or None for no storage.

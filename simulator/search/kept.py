@@ -1,4 +1,4 @@
-"""The latest objects that were made of others, found by the identity of these."""
+"""The last used objects that were made of others, found by the identity of these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MadeT = TypeVar("MadeT")
 
 @final
 class Kept(Generic[MadeT]):
-    """The latest objects made; a hash of the op lists or layers that they are made of would take longer than a look.
+    """The last used objects; a hash of the op lists or layers that they are made of would take longer than a look.
 
     Args:
         most: Most objects that are kept.
@@ -36,9 +36,8 @@ class Kept(Generic[MadeT]):
             make: Makes the object.
         """
         known = *map(id, sources), key
-        if known not in self._made:
-            made = make()
-            if len(self._made) == self._most:
-                del self._made[next(iter(self._made))]
-            self._made[known] = sources, made
-        return self._made[known][1]
+        entry = self._made.pop(known) if known in self._made else (sources, make())
+        while len(self._made) >= self._most:
+            del self._made[next(iter(self._made))]
+        self._made[known] = entry
+        return entry[1]

@@ -180,7 +180,7 @@ class EquationJudge:
 
     Attributes:
         problem: Model, batch and devices.
-        profiles: The measured setting without recompute, and with it.
+        profiles: Profile of the simulated setting, by whether it recomputes.
         accounting: Which accounting the equations use.
     """
 
@@ -193,7 +193,7 @@ class EquationJudge:
         """Return the judge of settings, from profiles of the most micro-batches and one pipeline, as the paper advises.
 
         Raises:
-            ScheduleError, ProfileError, SimulationError: The model's profile covers none of the settings.
+            ScheduleError, ProfileError, SimulationError: The profile covers none of the settings, or a list cannot run.
         """
         profiles = {
             recomputes: _profiled(problem, [setting for setting in settings if setting.recomputes == recomputes])

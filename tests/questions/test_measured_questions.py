@@ -109,8 +109,8 @@ def test_a_job_has_the_settings_of_its_question():
     [
         (["kill:rank=0,op=0F0"], None),
         ((), None),
-        ("kill", "got 'kill', expected a list of texts"),
-        ([3], "got list(..), expected a list of texts"),
+        ("kill", "got 'kill', expected a list of texts; try ['kill']"),
+        ([3], "got 3, expected a text"),
         (None, "got None, expected a list of texts"),
     ],
 )

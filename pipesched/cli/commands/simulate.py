@@ -66,6 +66,9 @@ class FailureOptions:
             missing = ", ".join(example.split()[0] for example in added)
             raise InputError(f"--fail-every: got it without {missing}, expected them too; add {' '.join(added)}")
         self._fail_every_s(self.fail_every)
+        for name in given:
+            if name in _GOODPUT and (fault := _GOODPUT[name].fault(getattr(self, name))):
+                raise InputError(f"{declared(FailureOptions)[name].option}: {fault}")
 
     def goodput(self, result: Simulation, seed: int) -> Goodput | None:
         """Return the goodput of a training, or None without the options of failures.

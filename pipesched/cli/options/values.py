@@ -120,10 +120,11 @@ def units_of(key: str) -> tuple[str, str, str]:
 
 def in_si(value: str, key: str) -> float:
     """Return the number, in SI units, of a value with a unit that fits the key; NaN if it has none."""
-    amount = re.fullmatch(_AMOUNT, value)
+    sign, size = (-1, value[1:]) if value.startswith("-") else (1, value)
+    amount = re.fullmatch(_AMOUNT, size)
     units, _, _ = units_of(key)
-    meant = _meant(value, key) if amount is not None and re.fullmatch(units, amount[2]) else None
-    return math.nan if meant is None else meant
+    meant = _meant(size, key) if amount is not None and re.fullmatch(units, amount[2]) else None
+    return math.nan if meant is None else sign * meant
 
 
 _AMOUNT = r"\s*([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)\s*"

@@ -257,7 +257,7 @@ def require_counted(entry: Entry, counts: ScheduleCounts) -> None:
         also = "".join(f" and `{name}`" for name in missing[1:])
         raise ArgumentError(
             f"{missing[0]}: got none with schedule {entry.name}, expected it{also}; "
-            "try `num_ranks=4`, `num_microbatches=8`"
+            "try `num_ranks=4` `num_microbatches=8`"
         )
 
 

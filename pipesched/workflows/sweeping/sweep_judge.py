@@ -76,6 +76,16 @@ class SweepJudge:
         cluster = self._cluster(source.schedule, dict(setting.link))
         return replace(self.setup, microbatch_size=setting.microbatch_size, cluster=cluster).cut(source)
 
+    def has_bytes(self, setting: Setting) -> bool:
+        """Whether the costs of a setting have bytes, however its layers are cut.
+
+        Raises:
+            ArgumentError, ScheduleError, ProfileError, SimulationError: The setting is invalid.
+        """
+        setup = replace(self.setup, microbatch_size=setting.microbatch_size)
+        any_cut = replace(setup, partition="uniform") if setup.cuts_layers else setup
+        return any_cut.costs_of(_source(setting.order)).has_bytes
+
     def uneven_cuts(self, outcomes: Sequence[Outcome]) -> list[str]:
         """Return at most three lines on stages with unequal numbers of layers, one for each cut.
 
@@ -163,13 +173,28 @@ def _lists(order: Setting) -> KnownLists:
     return KnownLists(ScenarioLists(lowered), runs)
 
 
-@lru_cache(maxsize=8)
 def _source(order: Setting) -> ScheduleSource:
-    """Return the schedule of a setting; the last ones are kept, as settings of many sizes have the same lists.
+    """Return the schedule of a setting.
 
     Raises:
         ScheduleError: The schedule cannot have these counts, or its lists cannot run to their end.
     """
+    known = _known_source(order)
+    if isinstance(known, Exception):
+        raise known.with_traceback(None)
+    return known
+
+
+@lru_cache(maxsize=8)
+def _known_source(order: Setting) -> ScheduleSource | Exception:
+    """Return the schedule of a setting, or why there is none; settings of many links and sizes have the same lists."""
+    try:
+        return _built(order)
+    except REFUSED as error:
+        return error
+
+
+def _built(order: Setting) -> ScheduleSource:
     counts = order.num_ranks, order.num_microbatches, order.num_chunks
     source = source_of_entry(find(order.schedule), *counts, dict(order.parameters))
     if order.recomputes:

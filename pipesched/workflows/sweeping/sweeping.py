@@ -44,6 +44,7 @@ from pipesched.workflows.arguments import (
     searched_entries,
 )
 from pipesched.workflows.simulating import (
+    REFUSED,
     Setup,
     SetupArgument,
     read_setup_argument,
@@ -121,8 +122,9 @@ def sweep(question: SweepQuestion) -> SweepResult:
         what = setup, judge.is_steady, judge.num_runs, *own_sources(settings)
         journal = Journal(Path(question.resume), what, "these costs, machines, network and builders")
 
-    orders = {setting.order for setting in settings}
-    work = sum(setting.num_cells for setting in settings) + _COMPILED * sum(order.num_cells for order in orders)
+    left = [setting for setting in settings if journal is None or setting not in journal.known]
+    orders = {setting.order for setting in left}
+    work = sum(setting.num_cells for setting in left) + _COMPILED * sum(order.num_cells for order in orders)
     outcomes = search_all(
         settings,
         judge,
@@ -199,6 +201,11 @@ def _link_values(name: str, values: object) -> tuple[float, ...]:
 
 def _require_judged(settings: Sequence[Setting], judge: SweepJudge, asked: str) -> None:
     """Refuse a limit for costs without bytes; costs have bytes for all settings or for none."""
-    first = next((outcome for outcome in map(judge, settings) if outcome.seconds is not None), None)
-    if first is not None and first.held_bytes is None:
-        raise ArgumentError(f"{asked}: got costs that say no bytes, expected some; give costs with bytes")
+    for setting in settings:
+        try:
+            has_bytes = judge.has_bytes(setting)
+        except REFUSED:
+            continue
+        if not has_bytes:
+            raise ArgumentError(f"{asked}: got costs that say no bytes, expected some; give costs with bytes")
+        return

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def checkpoint_settings(question: TrainSettings) -> CheckpointSettings | None:
     """Return the checkpoint settings of a run, or None if no checkpoint is asked for.
 
-    `every` and `keep` are as before, or the defaults of `CheckpointSettings`, if the question has none; so is the
-    folder.
+    Without `every` or `keep`, the values of the resumed run count, or the defaults of `CheckpointSettings`. Without
+    `checkpoint`, the folder of the resumed checkpoint counts.
 
     Raises:
         ArgumentError: An argument has no effect.

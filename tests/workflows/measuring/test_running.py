@@ -85,7 +85,7 @@ def test_after_a_session_no_process_is_left_and_signals_are_as_before():
         ({"model": pipesched.uniform(2, 1.0, 2.0), "compression": "half"}, "compression: got it beside a Setup"),
         ({"model": pipesched.uniform(2, 1.0, 2.0), "is_finite_checked": True}, "is_finite_checked: got True with co"),
         ({"model": pipesched.uniform(2, 1.0, 2.0), "inject": ["kill:rank=2,op=0F0"]}, "inject: got rank 2, expected"),
-        ({"model": MODEL, "inject": "kill"}, "inject: got 'kill', expected a list of texts"),
+        ({"model": MODEL, "inject": "kill"}, "inject: got 'kill', expected a list of texts; try ['kill']"),
         ({"model": pipesched.uniform(2, 100.0, 200.0)}, "timeout_s: got 60 s, but"),
     ],
 )

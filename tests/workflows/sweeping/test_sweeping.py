@@ -151,6 +151,21 @@ def test_a_setting_that_cannot_be_is_a_row_with_its_reason():
     assert (sum(counts), len(counts)) == (3, 2)  # an odd number of micro-batches, and of ranks
 
 
+def test_a_builder_that_fails_is_asked_once_for_all_links():
+    calls = []
+
+    def failing(num_ranks, num_microbatches):
+        calls.append((num_ranks, num_microbatches))
+        if num_ranks > 2:
+            raise pipesched.ScheduleError("got too many ranks")
+        return pipesched.build("1f1b", num_ranks, num_microbatches)
+
+    rows = small(schedules=[failing], num_microbatches=[2], link=LINK, limit_bytes=10**9).to_rows()
+    reasons = [row["reason"] for row in rows if row["num_ranks"] == 3]
+    assert len(reasons) == 4 and all(reason.endswith("got too many ranks") for reason in reasons)
+    assert calls.count((3, 2)) == 1
+
+
 def test_costs_without_any_time_are_refused_as_simulate_refuses_them():
     with pytest.raises(ArgumentError, match="1f1b: got a timeline in which no op takes time, expected some work"):
         pipesched.sweep(["1f1b"], pipesched.DeviceCost(0.0, 0.0), num_ranks=2, num_microbatches=4)
