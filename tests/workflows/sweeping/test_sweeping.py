@@ -162,7 +162,8 @@ def test_a_builder_that_fails_is_asked_once_for_all_links():
 
     rows = small(schedules=[failing], num_microbatches=[2], link=LINK, limit_bytes=10**9).to_rows()
     reasons = [row["reason"] for row in rows if row["num_ranks"] == 3]
-    assert len(reasons) == 4 and all(reason.endswith("got too many ranks") for reason in reasons)
+    assert len(reasons) == 4
+    assert all(reason.endswith("got too many ranks") for reason in reasons)
     assert calls.count((3, 2)) == 1
 
 
