@@ -31,6 +31,7 @@ LINKS: Mapping[str, Any] = {
     "num_microbatches": 32,
     "link": {"bandwidth_bytes_per_s": BANDWIDTHS},
 }
+FEW_LINKS = LINKS | {"link": {"bandwidth_bytes_per_s": BANDWIDTHS[::10]}}
 COUNTS: Mapping[str, Any] = {
     "schedules": ["1f1b"],
     "setup": LAYERS,
@@ -40,7 +41,7 @@ COUNTS: Mapping[str, Any] = {
 CASES: Mapping[str, tuple[float, Mapping[str, Any]]] = {
     "grid of schedules, ranks, micro-batches and links": (8.0, GRID),
     "1F1B over links": (10.0, {"schedules": ["1f1b"], "setup": COSTS, **LINKS}),
-    "24 layers, pipedream over links": (10.0, {"schedules": ["pipedream"], "setup": LAYERS, **LINKS}),
+    "24 layers, pipedream over links": (1.0, {"schedules": ["pipedream"], "setup": LAYERS, **FEW_LINKS}),
     "24 layers, 1F1B of 1 to 144 micro-batches": (144 * 0.040, COUNTS),
 }
 """Sweeps, each with the processor time that is its goal [s]."""
