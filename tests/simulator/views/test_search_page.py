@@ -129,6 +129,7 @@ document.body.append(result);
 """
 
 
+@pytest.mark.slow
 def test_a_browser_sorts_the_table_by_what_is_meant_and_explains_the_cells_of_a_map(outcomes, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page_of(outcomes))
@@ -146,6 +147,7 @@ def test_a_browser_sorts_the_table_by_what_is_meant_and_explains_the_cells_of_a_
     assert told["boxes"] == 2 * 3 * outcomes[0].setting.num_each + 3  # F and B on each device, and a step
 
 
+@pytest.mark.slow
 def test_a_browser_shows_the_layout_of_a_plan_under_the_policy_of_its_page(tmp_path):
     request = unlimited_request()
     path = tmp_path / "page.html"

@@ -90,6 +90,7 @@ def test_where_nothing_could_be_predicted_there_is_no_picture():
         sweep_figure([Outcome(Setting("1f1b", 2, 4), reason="none")], "makespan_s")
 
 
+@pytest.mark.slow
 def test_a_page_has_the_table_and_the_picture(tmp_path):
     page = tmp_path / "sweep.html"
     columns = (*SETTING_COLUMNS, *MEASURES)

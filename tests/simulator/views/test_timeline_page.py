@@ -245,6 +245,7 @@ def blend(colour, behind, alpha):
     return [pytest.approx(alpha * a + (1 - alpha) * b, abs=2) for a, b in zip(colour, behind, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_browser_shows_the_op_under_the_pointer_and_marks_its_micro_batch(tmp_path):
     """F takes 1 s, B 2 s and a message 0.5 s: rank 0 waits from 2 s to 6 s for B0 of rank 1, 3.5 s to 5.5 s."""
     path = tmp_path / "page.html"
