@@ -31,7 +31,7 @@ LINKS: Mapping[str, Any] = {
     "num_microbatches": 32,
     "link": {"bandwidth_bytes_per_s": BANDWIDTHS},
 }
-FEW_LINKS = LINKS | {"link": {"bandwidth_bytes_per_s": BANDWIDTHS[::10]}}
+FEW_LINKS: Mapping[str, Any] = {**LINKS, "link": {"bandwidth_bytes_per_s": BANDWIDTHS[::10]}}
 COUNTS: Mapping[str, Any] = {
     "schedules": ["1f1b"],
     "setup": LAYERS,
