@@ -15,7 +15,7 @@ _SHARE, _STEPS = 0.5, 3
 
 @final
 class WeightWork:
-    """The work on the weights of one layer after a step; `optimizer` is None for a layer without trained weights."""
+    """The work on the weights of one layer after a step; without trained weights its `optimizer` is None."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer | None) -> None:
         self._weights = tuple(parameters)

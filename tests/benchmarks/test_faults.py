@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def told():
-    """Return the lines of each row, from one process: what is forked beside threads that have run may hang."""
+    """Return the lines of each row, from one new process: a fork of this one, whose threads have run, may hang."""
     done = run_program("""
 import json
 from fault_rows import damaged_input, hostile_files, training_kills

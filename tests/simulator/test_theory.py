@@ -143,7 +143,7 @@ def test_the_longest_span_takes_its_closed_form(name, drawn, form, holds, data, 
     assume(holds(t_f, t_i, t_w))
     counted = data.draw(drawn)
     p, m, chunks = counted["p"], counted["m"], [counted["num_chunks"]] if "num_chunks" in counted else []
-    m += {"zb_h1": p, "zb_h2": 2 * p - 1}.get(name, 0)  # as many as fill the pipeline
+    m += {"zb_h1": p, "zb_h2": 2 * p - 1}.get(name, 0)  # enough to fill the pipeline
     schedule, share = build(name, p, m, *chunks), max([1, *chunks])
     timeline = simulate_lists(schedule, uniform(schedule.num_stages, t_f / share, None, t_i / share, t_w / share))
     expected = pytest.approx(form(p, m, *chunks, t_f, t_i, t_w), rel=1e-9)

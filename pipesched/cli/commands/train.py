@@ -166,7 +166,7 @@ def _notes_before(trainings: Sequence[Training], options: TrainSettings, meter: 
 
 
 def _print(results: Sequence[TrainingResult], costs: str, target_loss: float | None, notes: Sequence[str]) -> None:
-    """Print the tables of what was measured and predicted, the notes, and the chosen advance of the forwards."""
+    """Print the tables of measurements and predictions, the notes, and the chosen advance of the forwards."""
     from pipesched.workflows.training import forecast_table, trained_table
 
     outcomes = [result.summary(target_loss) for result in results]

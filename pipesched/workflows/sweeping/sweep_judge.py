@@ -187,7 +187,7 @@ def _source(order: Setting) -> ScheduleSource:
 
 @lru_cache(maxsize=8)
 def _known_source(order: Setting) -> ScheduleSource | Exception:
-    """Return the schedule of a setting, or why there is none; settings of many links and sizes have the same lists."""
+    """Return the schedule of a setting, or its error; settings that differ in link or size share it."""
     try:
         return _built(order)
     except REFUSED as error:

@@ -94,7 +94,7 @@ class WhatIfQuestion(MachineChange, ScheduleCounts, WhatIfSettings, MessageFacts
 
 @dataclass(frozen=True)  # without slots, for cached properties
 class Question:
-    """A what-if question with all its inputs, under one reading of slow stages.
+    """A what-if question, its runs and lists, and one assumed cause of slow stages.
 
     Attributes:
         asked: The arguments.
