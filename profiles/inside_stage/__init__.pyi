@@ -1,0 +1,9 @@
+from .model_shape import Experts as Experts
+from .model_shape import LatentAttention as LatentAttention
+from .model_shape import ModelShape as ModelShape
+from .operators import Collective as Collective
+from .operators import CollectiveKind as CollectiveKind
+from .operators import GroupName as GroupName
+from .operators import Operator as Operator
+from .operators import OperatorKind as OperatorKind
+from .sharding import LayerSharding as LayerSharding
