@@ -1,5 +1,6 @@
 from . import clusters as clusters
 from . import costs as costs
+from . import inside_stage as inside_stage
 from . import io as io
 from . import measuring as measuring
 from . import models as models

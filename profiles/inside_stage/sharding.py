@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 Recomputation: TypeAlias = Literal["none", "selective", "full"]
 """Recomputation in the backward: none; attention alone, of trainers without FlashAttention; every block."""
-Precision: TypeAlias = Literal["float32", "bfloat16", "float16", "float8"]
+MatmulPrecision: TypeAlias = Literal["float32", "bfloat16", "float16", "float8"]
 """Number type of matrix products; float8 keeps weights and activations between layers in bfloat16."""
 
 
@@ -44,7 +44,7 @@ class LayerSharding:
     expert_tensor: int = 1
     data: int = 1
     zero: int = 0
-    precision: Precision = "bfloat16"
+    precision: MatmulPrecision = "bfloat16"
     gradient_bytes: int = 4
     recompute: Recomputation = "none"
     has_flash_attention: bool = True
