@@ -118,6 +118,15 @@ class RunSettings(LayerSettings):
     """The settings of a run."""
 
     lr: Annotated[float, Description("Learning rate.", least=0.0, most=1e308)] = 1e-3
+    clip_grad_norm: Annotated[
+        float | None,
+        Description(
+            "Largest norm of the gradients of a step, which are scaled down to it; all stages then step together "
+            "(default: no clipping).",
+            least=0.0,
+            most=1e308,
+        ),
+    ] = None
     prediction: Annotated[
         PredictionRule | None,
         Description("Rule for predicting weights where a schedule looks ahead; none: the schedule's own."),

@@ -10,7 +10,7 @@ from functools import partial
 from pipesched.schedules.columns import repeated_columns
 from pipesched.schedules.common import positive
 from pipesched.schedules.ops import Op, Step, moved
-from pipesched.schedules.schedule import GeneratedOps, Layout, Schedule
+from pipesched.schedules.schedule import GeneratedOps, Schedule
 
 
 def repeat(schedule: Schedule, times: int, *, in_memory: bool = False) -> Schedule:
@@ -33,7 +33,7 @@ def repeat(schedule: Schedule, times: int, *, in_memory: bool = False) -> Schedu
     if in_memory:
         columns = repeated_columns(schedule.columns, times, schedule.num_microbatches, schedule.num_stages)
         return replace(schedule, num_microbatches=times * schedule.num_microbatches, lists=columns.rows(), layout=None)
-    homes = schedule.homes
+    layout = schedule.generated_layout
     if times == 1 and schedule.is_held:
         return schedule
     return replace(
@@ -42,7 +42,7 @@ def repeat(schedule: Schedule, times: int, *, in_memory: bool = False) -> Schedu
         lists=tuple(
             GeneratedOps(partial(_repeated, row, times, schedule.num_microbatches), row) for row in schedule.ops
         ),
-        layout=Layout(homes, tuple(schedule.averagers)),
+        layout=layout,
     )
 
 

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import pairwise, starmap
+from itertools import groupby, pairwise, repeat, starmap
+from operator import itemgetter
 from typing import TypeAlias, final
 
-from pipesched.schedules.columns import OpColumns, OpRow, cell_code, columns_of, op_cells, shows_messages
+import numpy as np
+
+from pipesched.schedules.columns import OpColumns, OpRow, columns_of, op_cells, shows_messages
 from pipesched.schedules.common import MAX_CELLS, too_many_objects
 from pipesched.schedules.errors import NotRunnableError, ScheduleError
-from pipesched.schedules.ops import Average, Op, Recv, Reduce, Send, computes
+from pipesched.schedules.ops import Group, Op, Recv, Send, Summed, computes
 from pipesched.schedules.traits import ScheduleTraits
 
 Parameters: TypeAlias = tuple[tuple[str, int | float | tuple[int, ...]], ...]
@@ -54,10 +57,12 @@ class Layout:
         homes: ``homes[stage]`` are the ranks that take the micro-batches of the stage in turn.
         averaged: Stages whose ranks are pipelines with optimizers of their own, averaged elastically; the ranks of all
             other stages are replicas.
+        sums: Sums over stages before the Steps.
     """
 
     homes: tuple[tuple[int, ...], ...]
     averaged: tuple[int, ...] = ()
+    sums: tuple[Summed, ...] = ()
 
 
 @final
@@ -141,6 +146,16 @@ class Schedule:
         return tuple(GeneratedOps(partial(change, ops)) for ops in self.lists)
 
     @property
+    def generated_layout(self) -> Layout:
+        """The layout of generated lists with these ops.
+
+        Raises:
+            NotRunnableError: A forward is missing.
+        """
+        sums = tuple(group for group in self.summands if isinstance(group, Summed))
+        return self.layout or Layout(self.homes, tuple(self.averagers), sums)
+
+    @property
     def num_ranks(self) -> int:
         """Processes, each with one op list."""
         return len(self.lists)
@@ -202,17 +217,37 @@ class Schedule:
 
     @cached_property
     def reducers(self) -> Mapping[int, tuple[int, ...]]:
-        """The ranks that reduce each stage, by stage; the k-th Reduces of these ranks meet."""
+        """The ranks that sum the gradients of each stage, by stage."""
         if self.layout is None:
-            return _ranks_with(Reduce, self)
+            places = self.summands.items()
+            return {group: tuple(rank for rank, _ in its) for group, its in places if isinstance(group, int)}
         stages = (stage for stage in range(self.num_stages) if stage not in self.averagers)
         return {stage: ranks for stage in stages if len(ranks := self.replicas(stage)) > 1}
+
+    @cached_property
+    def summands(self) -> Mapping[Group, tuple[tuple[int, int], ...]]:
+        """(rank, stage) of each Reduce of a group, by group: the k-th Reduces of these meet."""
+        if self.layout is None:
+            places_of = _places_with(op_cells.REDUCE, self)
+            gradients = sorted(places_of.pop(0, ()), key=itemgetter(1))
+            sums: dict[Group, tuple[tuple[int, int], ...]] = {
+                stage: tuple(places) for stage, places in groupby(gradients, key=itemgetter(1))
+            }
+            return sums | {op_cells.CONTENTS[content]: tuple(places) for content, places in places_of.items()}
+        everywhere = tuple((rank, stage) for stage in range(self.num_stages) for rank in self.replicas(stage))
+        places = {
+            Summed.TIED: tuple((rank, stage) for rank, stage in everywhere if stage in (0, self.num_stages - 1)),
+            Summed.NORM: everywhere,
+        }
+        sums = {stage: tuple((rank, stage) for rank in ranks) for stage, ranks in self.reducers.items()}
+        return sums | {content: places[content] for content in self.layout.sums}
 
     @cached_property
     def averagers(self) -> Mapping[int, tuple[int, ...]]:
         """For each stage that is averaged, in ascending order, the ranks that average it."""
         if self.layout is None:
-            return _ranks_with(Average, self)
+            places = sorted(_places_with(op_cells.AVERAGE, self).get(0, ()), key=itemgetter(1))
+            return {stage: tuple(rank for rank, _ in its) for stage, its in groupby(places, key=itemgetter(1))}
         return {stage: self.replicas(stage) for stage in self.layout.averaged}
 
     @property
@@ -269,14 +304,17 @@ def make_generated_schedule(
     return Schedule(name, num_stages, num_microbatches, lists, ranks, layout=layout)
 
 
-def _ranks_with(kind: type[Reduce | Average], schedule: Schedule) -> dict[int, tuple[int, ...]]:
-    """Return the ranks with an op of `kind`, by stage; stages without such an op are left out."""
-    columns, code = schedule.columns, cell_code(kind)
-    ranks_of: defaultdict[int, list[int]] = defaultdict(list)
-    for rank, (begin, end) in enumerate(pairwise(map(int, columns.begins)) if columns.counts[code] else ()):
-        for stage in {*columns.stages[begin:end][columns.codes[begin:end] == code].tolist()}:
-            ranks_of[stage].append(rank)
-    return {stage: tuple(ranks_of[stage]) for stage in sorted(ranks_of)}
+def _places_with(code: int, schedule: Schedule) -> dict[int, list[tuple[int, int]]]:
+    """Return (rank, stage) of the ops with a code, each once, by the number in the column of peers and versions."""
+    columns, places_of = schedule.columns, defaultdict[int, dict[tuple[int, int], None]](dict)
+    if columns.counts[code]:
+        cells = np.flatnonzero(columns.codes == code)
+        others = repeat(0) if columns.others is None else columns.others[cells].tolist()
+        for rank, stage, other in zip(
+            columns.rank_of(cells).tolist(), columns.stages[cells].tolist(), others, strict=False
+        ):
+            places_of[other][rank, stage] = None
+    return {other: [*places] for other, places in places_of.items()}
 
 
 def _homes(schedule: Schedule) -> Iterator[tuple[int, ...]]:

@@ -12,7 +12,9 @@ from .elastic_averager import SharedPool as SharedPool
 from .elastic_averager import local_pools as local_pools
 from .elastic_averager import shared_bytes as shared_bytes
 from .gradients import Bucket as Bucket
+from .gradients import Clipping as Clipping
 from .gradients import GradientMean as GradientMean
+from .gradients import Term as Term
 from .gradients import buckets as buckets
 from .interpreter import Batch as Batch
 from .interpreter import PendingReduction as PendingReduction

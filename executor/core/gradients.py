@@ -1,4 +1,4 @@
-"""The gradients of a stage: flat buckets that are summed over its replicas, and their mean over micro-batches.
+"""The gradients of a stage: buckets that are summed over its replicas, their norm, and their mean over micro-batches.
 
 A Step uses the mean over the micro-batches whose backward ended since the last Step. `step_sizes` counts these
 micro-batches, over all replicas of the stage. The sum becomes their mean in one of two ways, with equal results up to
@@ -9,8 +9,9 @@ needs a share that is the same at every stage, and lists that are in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,66 @@ from pipesched.executor.core.schedule_queries import stage_ops
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import ENDS_MICROBATCH, Compute, Step
 
+_NORM_EPSILON = 1e-6
+"""Added to a norm before a division by it, as in ``torch.nn.utils.clip_grad_norm_``."""
 _BUCKET_BYTES = 25 * 2**20
 """Most bytes of a bucket, as in PyTorch's DistributedDataParallel."""
+
+
+class Term(Protocol):
+    """A tensor of a stage that is summed over other ranks, or over other stages."""
+
+    def flatten(self) -> Tensor:
+        """Return the tensor to sum, in one dimension."""
+
+    def unflatten(self, summed: Tensor) -> None:
+        """Take the sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """The clipping of gradients by the norm of the whole model, as by ``torch.nn.utils.clip_grad_norm_``.
+
+    Attributes:
+        max_norm: Largest norm of all gradients together; None: they stay as they are.
+        num_replicas: Ranks with equal gradients of the stage, each of which adds its share of the norm.
+    """
+
+    max_norm: float | None = None
+    num_replicas: int = 1
+
+
+@final
+class SquaredNorm:
+    """The squared norm of the gradients of a stage; its sum over all stages gives the factor that clips them.
+
+    Args:
+        parameters: The parameters of the stage.
+        clipping: The largest norm, and the replicas of the stage.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], clipping: Clipping) -> None:
+        self._gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        self._clipping = clipping
+
+    def flatten(self) -> Tensor:
+        """Return the stage's part of the squared norm, shape (1,) and float64."""
+        norms = [torch.linalg.vector_norm(g, dtype=_sum_dtype(g)).to(torch.float64) for g in self._gradients]
+        squares = torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64)
+        return (squares / self._clipping.num_replicas).reshape(1)
+
+    def unflatten(self, summed: Tensor) -> None:
+        """Scale the gradients by the smaller of 1 and the largest norm over the norm, in place."""
+        if self._clipping.max_norm is None:
+            return
+        factor = (self._clipping.max_norm / (summed.sqrt() + _NORM_EPSILON)).clamp(max=1.0)
+        for gradient in self._gradients:
+            gradient.mul_(factor.to(gradient.dtype))
+
+
+def _sum_dtype(gradient: Tensor) -> torch.dtype:
+    """Return the type in which squares of a gradient are added: at least float32."""
+    return torch.promote_types(gradient.dtype, torch.float32)
 
 
 class Bucket:
@@ -132,19 +191,28 @@ class GradientMean:
         self._scales = scales
         self._sizes = sizes
         self._left: Iterator[int] = iter(())
+        self._are_means = False
 
     def begin(self) -> None:
         """Begin the list anew."""
         self._left = self._sizes()
+        self._are_means = False
 
     def loss_scale(self, microbatch: int) -> float:
         """Return the factor on a micro-batch's loss."""
         return 1.0 if self._scales is None else self._scales[microbatch]
 
     def divide(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Divide the gradients of the next Step, in place, unless the losses were scaled."""
+        """Divide the gradients of the next Step, in place and once, unless the losses were scaled."""
+        if self._are_means:
+            return
+        self._are_means = True
         size = 1 if self._scales is not None else next(self._left)
         if size > 1:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(size)
+
+    def end_step(self) -> None:
+        """End a Step: the gradients that follow are sums again."""
+        self._are_means = False

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from pipesched.executor import ExecutionError, RunEnded, failed
-from pipesched.executor.core.gradients import Bucket
+from pipesched.executor.core.gradients import Term
 from pipesched.executor.core.recorder import Recorder
 from pipesched.executor.core.stage import ModuleStage, Stage
 from pipesched.executor.core.streams import HostStreams, RankStreams
@@ -57,7 +57,7 @@ class Transport(ABC):
 
     @abstractmethod
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        """Post `tensor`, to be summed over all ranks that reduce the stage; do not wait.
+        """Post `tensor`, to be summed over all Reduces of the group; do not wait.
 
         The sum is the same to the last bit on each rank. Until it has arrived, `tensor` must not change.
         """
@@ -106,6 +106,8 @@ class Waiting:
 
     def __str__(self) -> str:
         if self.message is None:
+            if self.reduce is not None and self.reduce.is_over_stages:
+                return f"rank {self.rank} at {self.op} waits for the other stages"
             whom = "pipelines" if self.reduce is None else "replicas"
             return f"rank {self.rank} at {self.op} waits for the other {whom} of the stage"
         what = self.message.payload.name.lower()
@@ -283,7 +285,7 @@ def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Bat
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """A reduction that is posted: the gradients of a stage, bucket by bucket, until their sums have arrived.
+    """A reduction that is posted: the terms of a stage, until their sums have arrived.
 
     Attributes:
         index: The position of the Reduce among the ops of the recorder.
@@ -291,24 +293,24 @@ class _Reduction:
 
     op: Reduce
     index: int
-    buckets: list[tuple[Bucket, PendingReduction]]
+    terms: list[tuple[Term, PendingReduction]]
 
 
 def _reduce(rank: Rank, op: Reduce) -> _Reduction:
-    """Post all gradients of a stage."""
+    """Post all terms of a stage."""
     posted = []
-    for bucket in _stage(rank, op.stage).gradients():
+    for term in _stage(rank, op.stage).terms(op):
         with _profiled(op):
-            posted.append((bucket, rank.transport.reduce(op, bucket.flatten())))
+            posted.append((term, rank.transport.reduce(op, term.flatten())))
     return _Reduction(op, len(rank.recorder), posted)
 
 
 def _finish_reduction(rank: Rank, op: Op, reduction: _Reduction) -> Iterator[Waiting]:
-    """Wait, at `op`, until all buckets are reduced, and give their sums to the stage."""
-    for number, (bucket, take) in enumerate(reduction.buckets):
+    """Wait, at `op`, until all terms are summed, and give their sums to the stage."""
+    for number, (term, take) in enumerate(reduction.terms):
         while (summed := take()) is None:
             yield Waiting(rank.rank, op, None, reduction.op, number)
-        bucket.unflatten(summed)
+        term.unflatten(summed)
     rank.recorder.extend(reduction.index, rank.recorder.mark())
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never, final
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.elastic_averager import ElasticAverager
-from pipesched.executor.core.gradients import Bucket, GradientMean, buckets
+from pipesched.executor.core.gradients import Clipping, GradientMean, SquaredNorm, Term, buckets
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import ModuleState, in_states, module_states
-from pipesched.schedules.ops import Average, Compute, Phase, Step
+from pipesched.schedules.ops import Average, Compute, Phase, Reduce, Step, Summed
 
 States: TypeAlias = Sequence[ModuleState]
 """The states of some modules at one moment."""
@@ -87,8 +87,8 @@ class Stage(ABC):
         """
 
     @abstractmethod
-    def gradients(self) -> Iterable[Bucket]:
-        """Return the gradients in buckets, as they are summed over the stage's replicas."""
+    def terms(self, op: Reduce) -> Iterable[Term]:
+        """Return the tensors that `op` adds to its sum."""
 
     @abstractmethod
     def step(self) -> None:
@@ -145,6 +145,7 @@ class ModuleStage(Stage):
         recomputed: Micro-batches whose forward is run again by an R before the backward.
         on_loss: Called with each loss, which is then not kept.
         on_step: Called with the version that each Step has made.
+        clipping: Clipping of the gradients, where a sum of norms precedes the Step.
 
     Attributes:
         averager: Moves the weights towards a reference model, or None without one.
@@ -165,6 +166,7 @@ class ModuleStage(Stage):
         recomputed: Container[int] = (),
         on_loss: OnLoss | None = None,
         on_step: Callable[[int], None] | None = None,
+        clipping: Clipping = Clipping(),  # noqa: B008 -- frozen
     ) -> None:
         self.module = module
         self.weights = weights
@@ -176,6 +178,7 @@ class ModuleStage(Stage):
         self._recomputed = recomputed
         self._on_loss = on_loss
         self._on_step = on_step
+        self._clipping = clipping
         self.averager: ElasticAverager | None = None
         self.first_reference: Sequence[Tensor] | None = None
         self.first_microbatch = 0
@@ -219,11 +222,21 @@ class ModuleStage(Stage):
                 self._backward_weight(op)
                 return None
 
-    def gradients(self) -> Iterable[Bucket]:
-        return buckets(self.parameters)
+    def terms(self, op: Reduce) -> Iterable[Term]:
+        match op.content:
+            case Summed.GRADIENT:
+                return buckets(self.parameters)
+            case Summed.NORM:
+                self._mean.divide(self.parameters)
+                return [SquaredNorm(self.parameters, self._clipping)]
+            case Summed.TIED:
+                raise ExecutionError("got a sum of tied stages, expected stages with weights of their own; untie them")
+            case _:
+                assert_never(op.content)
 
     def step(self) -> None:
         self._mean.divide(self.parameters)
+        self._mean.end_step()
         if self.averager is not None:
             self.averager.remember()
         self.weights.step(self.optimizer)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipesched.executor import Averaging, ExecutionError, RunSettings, cut_fault, epsilon_fault
 from pipesched.executor.core.elastic_averager import ElasticAverager, Pool
-from pipesched.executor.core.gradients import GradientMean, loss_scales, step_sizes
+from pipesched.executor.core.gradients import Clipping, GradientMean, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.schedule_queries import is_flushed, stage_ops
@@ -28,7 +28,7 @@ from pipesched.profiles.models import (
     torch_dtype,
 )
 from pipesched.schedules import PredictionRule, Schedule
-from pipesched.schedules.ops import Compute, Phase, Step
+from pipesched.schedules.ops import Compute, Phase, Step, Summed
 from pipesched.schedules.weights import Use, uses
 
 
@@ -49,7 +49,8 @@ def build_stages(
 
     Args:
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
-        settings: Give the optimizer, its learning rate, the seed, the dtype and the rule of weight prediction.
+        settings: Give the optimizer, its learning rate, the clipping, the seed, the dtype and the rule of weight
+            prediction.
         device: Device of the stages.
         on_loss: Called with micro-batch, output, target and loss after each forward of the last stage, which then keeps
             no losses.
@@ -63,6 +64,11 @@ def build_stages(
     fault = cut_fault(bounds, len(model.layers))
     if fault is not None:
         raise ExecutionError(f"bounds: {fault}")
+    if settings.clip_grad_norm is not None and Summed.NORM not in schedule.summands:
+        raise ExecutionError(
+            f"clip_grad_norm: got {settings.clip_grad_norm:g} with schedule {schedule.name}, expected steps that wait "
+            "for the norm of all stages; try pipesched.schedules.transforms.with_step_barrier"
+        )
     require_untied(model, bounds)
     stages = dict[int, Stage]()
     scales, seed, dtype = _scales(schedule), settings.seed, torch_dtype(settings.dtype)
@@ -89,6 +95,7 @@ def build_stages(
             recomputed=recomputed,
             on_loss=on_loss,
             on_step=None if on_step is None else partial(on_step, index),
+            clipping=Clipping(settings.clip_grad_norm, len(schedule.reducers.get(index, (rank,)))),
         )
     return stages
 

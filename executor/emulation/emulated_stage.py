@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from pipesched.executor import ExecutionError, How
-from pipesched.executor.core import Bucket, Stage, buckets
+from pipesched.executor.core import Stage, Term, buckets
 from pipesched.profiles.costs import StageCosts, shared_slowdown
 from pipesched.schedules.common import LONGEST_S
-from pipesched.schedules.ops import Average, Compute, Op, Phase, Step, gives, stages_of
+from pipesched.schedules.ops import Average, Compute, Op, Phase, Reduce, Step, gives, stages_of
 from pipesched.schedules.weights import stashing_steps
 
 _SPIN_S = 0.0002
@@ -62,8 +62,8 @@ class EmulatedStage(Stage):
         self._spend(self._costs.seconds(op))
         return self._outputs.get(op.phase)
 
-    def gradients(self) -> Iterable[Bucket]:
-        return buckets([torch.zeros(self._weight_bytes, dtype=torch.uint8)])
+    def terms(self, op: Reduce) -> Iterable[Term]:
+        return buckets([torch.zeros(1 if op.is_over_stages else self._weight_bytes, dtype=torch.uint8)])
 
     def step(self) -> None:
         keeps = any(self._stashing[self._num_steps : self._num_steps + 1])

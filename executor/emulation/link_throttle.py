@@ -24,7 +24,7 @@ import mmap
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,8 +36,8 @@ from torch import Tensor
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import PendingReduction, Transport
 from pipesched.executor.emulation.emulated_stage import wait_until
-from pipesched.profiles.clusters import Cluster, all_reduce
-from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts, reduction_of
 from pipesched.schedules import Schedule
 from pipesched.schedules.common import LONGEST_S
 from pipesched.schedules.ops import Message, PostOp, Recv, Reduce, Send
@@ -96,8 +96,9 @@ class ThrottledRoutes:
                 elif isinstance(op, Reduce):
                     key = meetings.come(rank, op)
                     if key not in self.by_meeting:
-                        ranks = schedule.reducers[op.stage]
-                        self.by_meeting[key] = self._reduction(ranks, costs.stages[op.stage].weight_bytes)
+                        plan = reduction_of(op.group, schedule, costs, cluster)
+                        num_ends = len(schedule.summands[op.group])
+                        self.by_meeting[key] = self._route(num_ends, plan.until_s(), plan.seconds)
 
     @property
     def num_bytes(self) -> int:
@@ -112,10 +113,6 @@ class ThrottledRoutes:
         send_ns, post_ns, receive_ns = (round(seconds * 1e9) for seconds in own_s)
         route = self._route(2, {hop: link.occupied_s(num_bytes)}, link.transfer_s(num_bytes))
         return replace(route, hand_over_ns=(send_ns, post_ns, receive_ns))
-
-    def _reduction(self, ranks: Sequence[int], num_bytes: int) -> ThrottledRoute:
-        plan = all_reduce(num_bytes, [self._devices[rank] for rank in ranks], self._cluster)
-        return self._route(len(ranks), plan.until_s(), plan.seconds)
 
     def _route(self, num_ends: int, kept_s: Mapping[tuple[int, int], float], takes_s: float) -> ThrottledRoute:
         self._require_possible(takes_s)

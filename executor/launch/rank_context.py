@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -133,9 +134,12 @@ class RankContext:
         compression: MessagePrecision | None,
     ) -> Transport:
         """Return the transport of this rank; all ranks call this together."""
+        terms = {group: [rank for rank, _ in places] for group, places in schedule.summands.items()}
+        sums = {group: tuple(dict.fromkeys(ranks)) for group, ranks in terms.items()}
         with among_ourselves(self.rank), waiting_for(f"the other ranks of rank {self.rank}"):
             own = RankChannels(
-                self.rank, lists, schedule.num_stages, shapes, self.device, self.groups.of_replicas(schedule.reducers),
+                self.rank, lists, schedule.num_stages, shapes, self.device, self.groups.of_sums(sums),
+                {group: Counter(ranks)[self.rank] for group, ranks in terms.items()},
                 are_held=schedule.is_held and schedule.is_lowered,
             )  # fmt: skip
             if self.place.backend == "nccl":

@@ -126,7 +126,7 @@ def local_ranks(
             device = first.parameters[0].device if first.parameters else None
             for rank, pool in local_pools(averaged(stage, ranks, first.parameters), device, streams).items():
                 attach_averagers(pool, stages[rank], rank, averaging)
-    room = Mailroom(schedule.reducers, streams)
+    room = Mailroom(schedule.summands, streams)
     lists = lists_of(schedule, range(schedule.num_ranks))
     return tuple(
         Rank(

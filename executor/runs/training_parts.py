@@ -359,6 +359,8 @@ def run_of(spec: RunSpec) -> RunIdentity:
     }
     names = ("optimizer", "lr", "seed", "dtype", "prediction", "compression", "averaging")
     values |= {name: getattr(spec, name) for name in names}
+    if spec.clip_grad_norm is not None:
+        values["optimizer"] = f"{spec.optimizer}, clip_grad_norm {spec.clip_grad_norm}"
     return RunIdentity(**{name: "none" if value is None else str(value) for name, value in values.items()})
 
 

@@ -70,7 +70,7 @@ class RunIdentity:
         width: Copies of each stage.
         partition: Layers of each stage.
         batch_size: Samples of a step.
-        optimizer: Name of the optimizer.
+        optimizer: Name of the optimizer, and the norm to which gradients are clipped.
         lr: Learning rate.
         seed: Seed of weights, samples and dropout.
         dtype: Type of weights and activations.

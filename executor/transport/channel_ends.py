@@ -19,7 +19,7 @@ from torch import Tensor
 from pipesched.executor import EVERYBODY, ExecutionError, waiting_for
 from pipesched.executor.core import PendingReduction, Transport, require_expected
 from pipesched.executor.transport.boundary_shapes import TensorShape
-from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send
+from pipesched.schedules.ops import Group, Message, Op, Recv, Reduce, Send
 from pipesched.schedules.semantics import Acknowledgements, Meetings
 
 _TAG = 7
@@ -55,7 +55,8 @@ class RankChannels:
         num_stages: Number of stages of the whole pipeline.
         shapes: ``shapes[s]`` is the tensor between stage s and s + 1, either way.
         device: Device of the rank.
-        reduce_groups: Process group of the replicas of each stage that is reduced.
+        reduce_groups: Process group of the ranks of each sum.
+        num_terms: Number of stages of the rank in each sum over stages.
         are_held: Whether the lists are in memory.
     """
 
@@ -64,8 +65,25 @@ class RankChannels:
     num_stages: int
     shapes: Mapping[int, TensorShape]
     device: torch.device
-    reduce_groups: Mapping[int, dist.ProcessGroup] = field(default_factory=dict)
+    reduce_groups: Mapping[Group, dist.ProcessGroup] = field(default_factory=dict)
+    num_terms: Mapping[Group, int] = field(default_factory=dict)
     are_held: bool = False
+
+
+@dataclass(slots=True)
+class _OwnTerms:
+    """The terms of a rank in a sum over stages: each of its stages adds one, and then asks for the sum."""
+
+    total: Tensor
+    num_terms: int = 1
+    take: PendingReduction | None = None
+    summed: Tensor | None = None
+
+    def take_sum(self) -> Tensor | None:
+        assert self.take is not None, "all stages of a rank add their terms before one of them steps"
+        if self.summed is None:
+            self.summed = self.take()
+        return self.summed
 
 
 class ChannelEnds(Transport):
@@ -79,6 +97,8 @@ class ChannelEnds(Transport):
         self._shapes = channels.shapes
         self._device = channels.device
         self._reduce_groups = channels.reduce_groups
+        self._num_terms = channels.num_terms
+        self._own_terms: dict[Group, _OwnTerms] = {}
         self._posted: dict[Message, Incoming] = {}
         self._under_way: defaultdict[int, deque[SentParts]] = defaultdict(deque)
         self._meetings = Meetings()
@@ -167,11 +187,26 @@ class ChannelEnds(Transport):
         return self._tensor_of(incoming, shape, what)
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        group = self._reduce_groups.get(op.stage)
+        if not op.is_over_stages:
+            return self._reduce(op, tensor)
+        terms = self._own_terms.get(op.group)
+        if terms is None:
+            terms = self._own_terms[op.group] = _OwnTerms(tensor)
+        else:
+            terms.total, terms.num_terms = terms.total + tensor, terms.num_terms + 1
+        if terms.num_terms == self._num_terms.get(op.group, 1):
+            terms.take = self._reduce(op, terms.total)
+            del self._own_terms[op.group]
+        return terms.take_sum
+
+    def _reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
+        """Post the term of this rank."""
+        group = self._reduce_groups.get(op.group)
         if group is None:
-            return lambda: tensor  # no other rank has the stage
+            return lambda: tensor  # no other rank has a term
         buffer, ranks = self._staged(tensor), dist.get_process_group_ranks(group)
-        what = f"the other replicas of stage {op.stage} on ranks {', '.join(map(str, ranks))}"
+        whom = "stages" if op.is_over_stages else f"replicas of stage {op.stage}"
+        what = f"the other {whom} on ranks {', '.join(map(str, ranks))}"
         with waiting_for(what):
             work = dist.all_reduce(buffer, group=group, async_op=True)
         assert work is not None, "this rank is in the group"

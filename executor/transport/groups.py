@@ -1,4 +1,4 @@
-"""The process groups of a run: one for each channel over NCCL, and one for the replicas of each stage."""
+"""The process groups of a run: one for each channel over NCCL, and one for the ranks of each sum."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pipesched.schedules.common import LONGEST_S
+from pipesched.schedules.ops import Group
 
 _WATCHDOG = timedelta(seconds=10 * LONGEST_S)
 """The time-out of NCCL's watchdog, which counts from the post of a message: far above any ``--timeout``. The supervisor
@@ -44,7 +45,7 @@ class Groups:
         self._backend = backend
         self._device = device
         self._channels: dict[tuple[int, int], Any] = {}
-        self._replicas: dict[tuple[int, tuple[int, ...]], Any] = {}
+        self._sums: dict[tuple[Group, tuple[int, ...]], Any] = {}
 
     def of_channels(self, channels: Iterable[tuple[int, int]]) -> Mapping[tuple[int, int], dist.ProcessGroup]:
         """Return the groups of channels, (sender, receiver); under NCCL only, where all ranks call this together."""
@@ -58,24 +59,24 @@ class Groups:
                     dist.recv(torch.zeros(1, device=self._device), sender, group=group)
         return self._channels
 
-    def of_replicas(self, replicas: Mapping[int, Sequence[int]]) -> dict[int, dist.ProcessGroup]:
-        """Return the groups of the `replicas` of every stage that this rank has; all ranks call this together.
+    def of_sums(self, sums: Mapping[Group, Sequence[int]]) -> dict[Group, dist.ProcessGroup]:
+        """Return the groups of all `sums` with a term of this rank, given their ranks; all ranks call this together.
 
         Each stage has its own group, even if two stages have the same ranks. Lists that reduce them in different orders
         then wait for each other, which is detected; one shared group would sum gradients of different stages.
         """
-        groups: dict[int, dist.ProcessGroup] = {}
-        for stage, ranks in replicas.items():
+        groups: dict[Group, dist.ProcessGroup] = {}
+        for group, ranks in sums.items():
             if len(ranks) == 1:
                 continue
-            if (stage, tuple(ranks)) not in self._replicas:
-                self._replicas[stage, tuple(ranks)] = self._new_replicas(ranks)
+            if (group, tuple(ranks)) not in self._sums:
+                self._sums[group, tuple(ranks)] = self._new_sum(ranks)
             if dist.get_rank() in ranks:
-                groups[stage] = self._replicas[stage, tuple(ranks)]
+                groups[group] = self._sums[group, tuple(ranks)]
         return groups
 
-    def _new_replicas(self, ranks: Sequence[int]) -> Any:
-        """Make the group of replicas; under NCCL connect them, too, as the first sum would do so in no fixed order."""
+    def _new_sum(self, ranks: Sequence[int]) -> Any:
+        """Make the group of a sum; under NCCL connect it, too, as the first sum would do so in no fixed order."""
         if self._backend == "gloo":
             return dist.new_group(list(ranks))
         group = self._new(ranks, _plain_options)
@@ -107,7 +108,7 @@ class Groups:
         All are aborted at once: NCCL frees one only when the kernels of the others are off the GPU, and these kernels
         stay until they are aborted, too.
         """
-        groups = [group for group in (*self._channels.values(), *self._replicas.values()) if _has_us(group)]
+        groups = [group for group in (*self._channels.values(), *self._sums.values()) if _has_us(group)]
         threads = [Thread(target=_abort, args=(group,), daemon=True) for group in groups]
         for thread in threads:
             thread.start()
@@ -118,7 +119,7 @@ class Groups:
     @property
     def are_communicators(self) -> bool:
         """Whether there are groups that cannot be destroyed while a GPU is stuck."""
-        return self._backend != "gloo" and bool(self._channels or self._replicas)
+        return self._backend != "gloo" and bool(self._channels or self._sums)
 
 
 def _has_us(group: object) -> bool:

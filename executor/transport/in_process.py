@@ -13,7 +13,7 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import HostStreams, PendingReduction, RankStreams, Signal, Transport, require_expected
 from pipesched.executor.transport.half_precision import is_compressed, pack, unpack
 from pipesched.profiles import MessagePrecision
-from pipesched.schedules.ops import Message, Recv, Reduce, Send
+from pipesched.schedules.ops import Group, Message, Recv, Reduce, Send
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 
@@ -43,18 +43,20 @@ class Mailroom:
     """All channels of ranks that live in one process: the messages on them, and the terms of sums.
 
     Args:
-        replicas: The ranks that reduce each stage, as from `reducers`.
+        summands: Rank and stage of each Reduce that meets others, by group.
         streams: Streams of each rank; a rank without an entry is on a CPU.
     """
 
     def __init__(
-        self, replicas: Mapping[int, Sequence[int]] | None = None, streams: Mapping[int, RankStreams] | None = None
+        self,
+        summands: Mapping[Group, Sequence[tuple[int, int]]] | None = None,
+        streams: Mapping[int, RankStreams] | None = None,
     ) -> None:
-        self.replicas = {} if replicas is None else replicas
+        self.summands = {} if summands is None else summands
         self.streams = {} if streams is None else streams
         self.mail: dict[MeetingKey, tuple[Message, _Parcel]] = {}
-        self.terms: defaultdict[MeetingKey, dict[int, _Parcel]] = defaultdict(dict)
-        """The term of each rank that has posted its Reduce."""
+        self.terms: defaultdict[MeetingKey, dict[tuple[int, int], _Parcel]] = defaultdict(dict)
+        """The term of each rank and stage whose Reduce is posted."""
 
 
 class LocalTransport(Transport):
@@ -115,23 +117,23 @@ class LocalTransport(Transport):
             self._fetched[message] = (*parcel.fetch(self._rank, self._streams), op.peer)
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        replicas = self._room.replicas.get(op.stage, ())
-        if self._rank not in replicas:
-            raise ExecutionError(f"{op}: the mailroom does not know this replica; give it the `reducers` of the lists")
+        places = self._room.summands.get(op.group, ())
+        if (self._rank, op.stage) not in places:
+            raise ExecutionError(f"{op}: the mailroom does not know this rank; give it the `summands` of the lists")
         key = self._meetings.come(self._rank, op)
-        self._room.terms[key][self._rank] = self._parcel(tensor, num_readers=len(replicas))
-        return partial(self._take_reduction, replicas, key)
+        self._room.terms[key][self._rank, op.stage] = self._parcel(tensor, num_readers=len(places))
+        return partial(self._take_reduction, places, key)
 
-    def _take_reduction(self, replicas: Sequence[int], key: MeetingKey) -> Tensor | None:
+    def _take_reduction(self, places: Sequence[tuple[int, int]], key: MeetingKey) -> Tensor | None:
         terms = self._room.terms[key]
-        if len(terms) < len(replicas):
+        if len(terms) < len(places):
             return None
         total: Tensor | None = None
-        for rank in replicas:  # in one order, so that all replicas have the same sum to the last bit
-            term, ready = terms[rank].fetch(self._rank, self._streams)
-            self._streams.wait(ready, rank)
+        for place in places:  # in one order, so that all ranks have the same sum to the last bit
+            term, ready = terms[place].fetch(self._rank, self._streams)
+            self._streams.wait(ready, place[0])
             total = term.clone() if total is None else total.add_(term)
-        if not terms[replicas[0]].num_left:
+        if not terms[places[0]].num_left:
             del self._room.terms[key]
         self._free_fetched()
         return total

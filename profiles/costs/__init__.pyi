@@ -22,6 +22,7 @@ from .measurement import LayerSplit as LayerSplit
 from .provenance import UNSAID as UNSAID
 from .provenance import LayerExecution as LayerExecution
 from .provenance import Provenance as Provenance
+from .reductions import reduction_of as reduction_of
 from .run_costs import RunCosts as RunCosts
 from .run_costs import RunStage as RunStage
 from .run_costs import costs_of_samples as costs_of_samples

@@ -37,6 +37,7 @@ class _ScheduleSpecRecord(Record):
     recompute: _Wholes | Literal["all"] | None = None
     width: _Ranks = 1
     placement: Placement = "pipeline"
+    step_barrier: bool = False
 
 
 class _Predicted(Record):

@@ -50,6 +50,7 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
         for index, op in enumerate(row):
             if any(rank not in holders.get(stage, ()) for stage in stages_of_op(op)):
                 yield Finding("structure", rank, index, f"{op} is of a stage that this rank does not compute")
+        yield from _incomplete(rank, row)
     has_steps = any(isinstance(op, Step) for row in schedule.ops for op in row)
     for stage, replicas in sorted(holders.items()):
         if has_steps:
@@ -59,10 +60,26 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
             yield from _shared(stage, replicas)
 
 
+def _incomplete(rank: int, row: Sequence[Op]) -> Iterator[Finding]:
+    """Yield gradients that come between a sum over stages and its Step, so that the sum lacks them."""
+    summed: dict[int, Reduce] = {}
+    for index, op in enumerate(row):
+        if isinstance(op, Step):
+            summed.pop(op.stage, None)
+        elif isinstance(op, Reduce) and (op.is_over_stages or op.stage in summed):
+            if not op.is_over_stages:
+                yield Finding("structure", rank, index, f"{op} comes after {summed[op.stage]}, which lacks its sum")
+            summed[op.stage] = op
+        for part in computes(op):
+            if part.phase in ENDS_MICROBATCH and part.stage in summed:
+                text = f"{part} comes between {summed[part.stage]} and Step: its gradient would be missing in the sum"
+                yield Finding("structure", rank, index, text)
+
+
 def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
     """Return the ranks with a copy of each stage: they compute the stage, or reduce with a rank that computes it."""
     computed = [set(stages_of(row)) for row in schedule.ops]
-    reduced = [{op.stage for op in row if isinstance(op, Reduce)} for row in schedule.ops]
+    reduced = [{op.stage for op in row if isinstance(op, Reduce) and _gradient_ops(op)} for row in schedule.ops]
     common = {stage for own, more in zip(computed, reduced, strict=True) for stage in own & more}
     holders: defaultdict[int, dict[int, _Events]] = defaultdict(dict)
     for rank, row in enumerate(schedule.ops):
@@ -80,6 +97,8 @@ def _gradient_ops(op: Op) -> Sequence[_GradientOp]:
     match op:
         case Compute() | Overlap():
             return [part for part in computes(op) if part.phase in ENDS_MICROBATCH]
+        case Reduce() if op.is_over_stages:
+            return []
         case Reduce() | Step() | Average():
             return [op]
         case Send() | Recv() | Unshard() | Reshard():

@@ -24,6 +24,7 @@ from pipesched.schedules.ops import (
     Send,
     StageOp,
     Step,
+    Summed,
     Unshard,
 )
 
@@ -36,7 +37,11 @@ OVERLAPPED = 16
 PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
 """The phase of each code below `SEND_F`."""
 
+CONTENTS = tuple(Summed)
+"""The content of a Reduce, by the number in the column of peers and versions."""
+
 _STAGE_OPS: tuple[type[StageOp], ...] = (Reduce, Step, Average, Unshard, Reshard)
+_NUMBER_OF_CONTENT = {content: number for number, content in enumerate(CONTENTS)}
 _CODE_OF_PHASE = {phase: code for code, phase in enumerate(PHASES)}
 _CODE_OF_WORD: dict[type[StageOp], int] = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}
 
@@ -56,7 +61,9 @@ def op_of_cell(code: int, stage: int, microbatch: int, other: int, lookahead: in
     """Return the op of a cell."""
     if code < SEND_F:
         return Compute(PHASES[code], stage, microbatch, other, lookahead)
-    if code >= REDUCE:
+    if code == REDUCE:
+        return Reduce(stage, CONTENTS[other])
+    if code > REDUCE:
         return _STAGE_OPS[code - REDUCE](stage)
     payload = Payload.ACTIVATION if code in (SEND_F, RECV_F) else Payload.GRADIENT
     return (Send if code <= SEND_B else Recv)(Message(payload, stage, microbatch), other)
@@ -84,7 +91,9 @@ class GrowingCells:
             case Overlap(first, second):
                 self._compute(first, OVERLAPPED)
                 self._compute(second, 0)
-            case Step() | Reduce() | Average() | Unshard() | Reshard():
+            case Reduce():
+                self._cell(REDUCE, op.stage, 0, _NUMBER_OF_CONTENT[op.content], 0)
+            case Step() | Average() | Unshard() | Reshard():
                 self._cell(_CODE_OF_WORD[type(op)], op.stage, 0, 0, 0)
             case _:
                 assert_never(op)

@@ -6,7 +6,7 @@
     codes           F    B    STEP          F + OVERLAPPED   B    RECV_F
     stages          0    0    0             1                1    0      of a message the stage that makes it
     microbatches    0    0    0             1                0    2      0 for words of a stage
-    others          0    0    0             0                0    0      rank of the peer, or version of a computation
+    others          0    0    0             0                0    0      peer; version; content of a Reduce
     begins          0                       3                     6
 
 A builder calls ``make_schedule(name, num_stages, num_microbatches, OpColumns(begins, codes, stages, microbatches))``,
@@ -39,7 +39,7 @@ class Cells(NamedTuple):
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.
-        others: n peers and versions, or empty.
+        others: n peers, versions and contents, or empty.
         lookaheads: n look-aheads, or empty.
     """
 
@@ -60,7 +60,8 @@ class OpColumns:
         codes: n codes, as above.
         stages: n stages.
         microbatches: n micro-batches; 0 for words of a stage.
-        others: n ranks of peers (messages) and versions (computations), or None without messages and with versions 0.
+        others: n ranks of peers (messages), versions (computations) and contents (Reduces), or None if all are 0 and
+            there are no messages.
         lookaheads: n look-aheads of computations, or None for 0.
     """
 

@@ -5,9 +5,9 @@
     overlap   (0F3;3B1)OVERLAP_F_B
     message   1SEND_F3  2RECV_F3            the stage is the stage of the rank where the op stands
               1SEND_F3>2  2RECV_F3<1        the same, with the peer's rank
-    stage     0UNSHARD  0RESHARD  0REDUCE_GRAD  0STEP  0AVERAGE
+    stage     0UNSHARD  0RESHARD  0REDUCE_GRAD  0REDUCE_TIED  0REDUCE_NORM  0STEP  0AVERAGE
 
-PyTorch has neither R, versions, peers, STEP nor AVERAGE.
+PyTorch has neither R, versions, peers, STEP nor AVERAGE, and of the reductions only REDUCE_GRAD.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 from pipesched.schedules import ScheduleError
@@ -32,6 +33,7 @@ from pipesched.schedules.ops import (
     Reshard,
     Send,
     Step,
+    Summed,
     Unshard,
 )
 
@@ -44,7 +46,7 @@ _OVERLAP = re.compile(r"\(([^();]*);([^();]*)\)OVERLAP_F_B")
 _MESSAGE = re.compile(
     rf"({_NUMBER})(?:SEND_([FB])({_NUMBER})(?:>({_NUMBER}))?|RECV_([FB])({_NUMBER})(?:<({_NUMBER}))?)"
 )
-_STAGE = re.compile(rf"({_NUMBER})(UNSHARD|RESHARD|REDUCE_GRAD|STEP|AVERAGE)")
+_STAGE = re.compile(rf"({_NUMBER})(UNSHARD|RESHARD|{'|'.join(f'REDUCE_{content}' for content in Summed)}|STEP|AVERAGE)")
 
 _WITH_PEER = _MESSAGE.pattern.replace(")?", ")")
 _OVERLAP_OF_TWO = rf"\({_COMPUTE.pattern};{_COMPUTE.pattern}\)OVERLAP_F_B"
@@ -54,9 +56,9 @@ OP_PATTERN = rf"^(?:{'|'.join((_COMPUTE.pattern, _WITH_PEER, _STAGE.pattern, _OV
 _STAGE_OPS: dict[str, Callable[[int], Op]] = {
     "UNSHARD": Unshard,
     "RESHARD": Reshard,
-    "REDUCE_GRAD": Reduce,
     "STEP": Step,
     "AVERAGE": Average,
+    **{f"REDUCE_{content}": partial(Reduce, content=content) for content in Summed},
 }
 
 

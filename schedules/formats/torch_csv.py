@@ -34,7 +34,7 @@ from pipesched.schedules.formats.torch_rules import (
     survey,
     unsayable,
 )
-from pipesched.schedules.ops import Compute, Op, Recv, Send, Step, computes
+from pipesched.schedules.ops import Compute, Op, Recv, Reduce, Send, Step, computes
 
 
 def has_communication(rows: Rows) -> bool:
@@ -212,7 +212,10 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
 
 
 def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
-    """Return `row` without the Step after each stage's last computation, which the end of a CSV row implies."""
+    """Return `row` without the Step after each stage's last computation, and the sums over stages before it.
+
+    The end of a CSV row implies these Steps, and the caller of PyTorch's runtime clips gradients.
+    """
     kept = list(row)
     own = {part.stage for op in kept if op is not None for part in computes(op)}
     busy: set[int] = set()
@@ -221,6 +224,8 @@ def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
         if isinstance(op, Step) and op.stage in own - busy:
             kept[index] = None
             busy.add(op.stage)
+        elif isinstance(op, Reduce) and op.is_over_stages and op.stage in busy:
+            kept[index] = None
         elif op is not None:
             busy.update(part.stage for part in computes(op))
     return kept

@@ -73,6 +73,8 @@ def unsayable(op: Op) -> str | None:
             return "an optimizer step that is not the last of a stage on its rank"
         case Average():
             return "an elastic averaging"
+        case Reduce() if op.is_over_stages:
+            return "a sum over stages"
         case Compute() | Overlap() | Send() | Recv() | Reduce() | Unshard() | Reshard():
             return None
         case _:

@@ -24,10 +24,10 @@ DONE, STUCK, FULL = range(3)
 
 
 class ReduceMeetings(NamedTuple):
-    """The meetings of ranks that reduce the gradients of a stage.
+    """The meetings of ranks that sum the gradients of a stage; other sums give no places.
 
     Attributes:
-        of_cell: Meeting of a Reduce, or of the last Reduce before a Step; -1 for other cells.
+        of_cell: Meeting of a Reduce of gradients, or of the last before a Step; -1 for other cells.
         members: Number of ranks that reduce a stage, by stage.
     """
 
@@ -96,7 +96,7 @@ def find_meetings(  # noqa: C901 -- one loop, as below
     Returns:
         Number of meetings.
     """
-    begins, codes, stages, microbatches, _, _ = cells
+    begins, codes, stages, microbatches, others, _ = cells
     of_cell, members = meetings
     num_stages, num_meetings = len(members), 0
     for turn in range(2):  # first how many meetings each stage has, then which they are
@@ -106,7 +106,7 @@ def find_meetings(  # noqa: C901 -- one loop, as below
                 code, stage = codes[i] % OVERLAPPED, stages[i]
                 if code == F:
                     homes[stage * num_microbatches + microbatches[i]] = rank
-                elif code == REDUCE:
+                elif code == REDUCE and (len(others) == 0 or others[i] == 0):
                     if turn:
                         of_cell[i] = counts[stage] + counts[num_stages + stage]
                     elif counts[num_stages + stage] == 0:
@@ -200,7 +200,7 @@ def work_through(  # noqa: C901 -- one loop: more calls would cost more than the
             elif code > RESHARD:
                 raise ValueError("op code: got an unknown code; add it to `work_through`")
             clock[rank] = last + 1 - begins[rank]
-            if code == REDUCE:
+            if code == REDUCE and of_cell[i] >= 0:
                 meeting = of_cell[i]
                 news = met_clocks[meeting]
                 for peer in range(len(clock)):
@@ -245,7 +245,11 @@ def are_over(cells: Cells, meetings: ReduceMeetings, met: MeetingClocks, ranks: 
         if met.num_there[meeting] == 0:
             return False
     for i in range(len(cells.codes)):
-        if cells.codes[i] == REDUCE and met.num_there[meetings.of_cell[i]] < meetings.members[cells.stages[i]]:
+        if (
+            cells.codes[i] == REDUCE
+            and meetings.of_cell[i] >= 0
+            and met.num_there[meetings.of_cell[i]] < meetings.members[cells.stages[i]]
+        ):
             return False
     return True
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf, lcm
 
-from pipesched.schedules import GeneratedOps, Layout, NotRunnableError, Schedule
+from pipesched.schedules import GeneratedOps, NotRunnableError, Schedule
 from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs_from_others
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
@@ -32,7 +32,7 @@ def lower_generated(schedule: Schedule) -> Schedule:
         return lowered_ranks(schedule, (rank,))[rank]
 
     lists = tuple(GeneratedOps(partial(ops, rank)) for rank in range(schedule.num_ranks))
-    return replace(schedule, lists=lists, is_lowered=True, layout=Layout(schedule.homes, tuple(schedule.averagers)))
+    return replace(schedule, lists=lists, is_lowered=True, layout=schedule.generated_layout)
 
 
 def lowered_ranks(schedule: Schedule, ranks: Collection[int]) -> Mapping[int, Iterator[Op]]:
@@ -105,7 +105,7 @@ class _Machine:
         clock = self._clocks[rank]
         if isinstance(op, Step) and not self._reduces.learn(rank, op.stage, clock):
             return False
-        if isinstance(op, Reduce):
+        if isinstance(op, Reduce) and not op.is_over_stages:
             clock[rank] += 1
             self._reduces.tell(rank, op.stage, clock)
             self._emit(rank, [op])

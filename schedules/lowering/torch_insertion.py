@@ -32,8 +32,8 @@ from pipesched.schedules.ops import (
     Reduce,
     Reshard,
     Send,
-    Step,
     Unshard,
+    awaits_sum,
     computes,
     gives,
     needs,
@@ -85,7 +85,7 @@ def _next_stages(row: Sequence[Op]) -> list[list[int]]:
 
 def _reduced(row: Sequence[Op]) -> list[Op]:
     """Return `row` with a Reduce after the backwards of each stage that has none."""
-    reduced = {op.stage for op in row if isinstance(op, Reduce)}
+    reduced = {op.stage for op in row if isinstance(op, Reduce) and not op.is_over_stages}
     last = {stage: index for index, op in enumerate(row) for stage in _backwards(op) if stage not in reduced}
     after: defaultdict[int, list[Op]] = defaultdict(list)
     for stage, index in last.items():
@@ -103,8 +103,9 @@ def _backwards(op: Op) -> list[int]:
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
     """Return `rows` with a Send after each maker of a message, and its Recv at the current end of the receiver's list.
 
-    PyTorch has no word for the optimizer's Steps, so they take no turn. A Reduce is one turn of all replicas. If
-    replicas have their Reduces in different orders, each takes its own turn, and the checker finds the deadlock.
+    PyTorch has no word for the optimizer's Steps and the sums over stages before them, so they take no turn. A Reduce
+    is one turn of all replicas. If replicas have their Reduces in different orders, each takes its own turn, and the
+    checker finds the deadlock.
     """
     route, replicas = schedule.routes(), _replicas(schedule)
     lists: list[list[Op]] = [[] for _ in rows]
@@ -112,7 +113,7 @@ def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tu
     left = [list(reversed(row)) for row in rows]
     while num_left := sum(map(len, left)):
         for rank, rest in enumerate(left):
-            while rest and isinstance(rest[-1], Step):
+            while rest and awaits_sum(rest[-1]):
                 lists[rank].append(rest.pop())
             if not rest or not arrived[rank].issuperset(_needed(rest[-1], schedule.num_stages)):
                 continue

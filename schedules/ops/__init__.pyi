@@ -1,6 +1,7 @@
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
 from .op import Average as Average
 from .op import Compute as Compute
+from .op import Group as Group
 from .op import Message as Message
 from .op import Op as Op
 from .op import Overlap as Overlap
@@ -13,12 +14,14 @@ from .op import Reshard as Reshard
 from .op import Send as Send
 from .op import StageOp as StageOp
 from .op import Step as Step
+from .op import Summed as Summed
 from .op import Unshard as Unshard
 from .op import WorkOp as WorkOp
 from .op import backward as backward
 from .op import backward_input as backward_input
 from .op import backward_weight as backward_weight
 from .op import forward as forward
+from .rules import awaits_sum as awaits_sum
 from .rules import computes as computes
 from .rules import gives as gives
 from .rules import in_flight_change as in_flight_change

@@ -31,6 +31,19 @@ class Payload(StrEnum):
     GRADIENT = "B"
 
 
+class Summed(StrEnum):
+    """The content of a reduction; the values are the suffixes of ``REDUCE_``.
+
+    GRADIENT  the gradients of a stage, over its replicas
+    TIED      the gradients of the weights that the first stage and the last one share
+    NORM      the squared norm of all gradients, over all stages
+    """
+
+    GRADIENT = "GRAD"
+    TIED = "TIED"
+    NORM = "NORM"
+
+
 class Message(NamedTuple):
     """The tensor that `stage` sends to its neighbour for `microbatch`.
 
@@ -112,12 +125,26 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Sum the gradients of `stage` over its replicas."""
+    """Add the `content` of `stage` to a sum, for which the next Step of the stage waits.
+
+    A sum over stages is posted only after the sums of the same stage before it.
+    """
 
     stage: int
+    content: Summed = Summed.GRADIENT
+
+    @property
+    def is_over_stages(self) -> bool:
+        """Whether it sums over stages, and not over the replicas of one stage."""
+        return self.content is not Summed.GRADIENT
+
+    @property
+    def group(self) -> Group:
+        """The sum: the k-th Reduces of a group on all its ranks and stages meet."""
+        return self.content if self.is_over_stages else self.stage
 
     def __str__(self) -> str:
-        return f"{self.stage}REDUCE_GRAD"
+        return f"{self.stage}REDUCE_{self.content.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +189,9 @@ class Reshard:
 
 ENDS_MICROBATCH = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 """The phases that end a micro-batch on its stage: they complete its gradient and free its activations."""
+
+Group: TypeAlias = int | Summed
+"""The Reduces that meet: of one stage, or of everything tied, or of all stages."""
 
 WorkOp: TypeAlias = Compute | Overlap | Step | Average
 """Ops that keep a device busy, for the seconds in the costs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from pipesched.schedules.ops.op import (
     ENDS_MICROBATCH,
@@ -53,6 +53,11 @@ def occupies_device(op: Op) -> bool:
     if isinstance(op, (WorkOp, Unshard, Reshard)):
         return True
     assert_never(op)
+
+
+def awaits_sum(op: Op) -> TypeGuard[Step | Reduce]:
+    """Return whether `op` waits for the last reduction of its stage on its rank, if that is unfinished."""
+    return isinstance(op, Step) or (isinstance(op, Reduce) and op.is_over_stages)
 
 
 def stages_of_op(op: Op) -> tuple[int, ...]:

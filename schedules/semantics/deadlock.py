@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import TypeAlias, assert_never
@@ -47,7 +47,8 @@ class Why(StrEnum):
     """The reason why an op blocks another; the values are the words of the report."""
 
     NEEDS = "waits for"
-    """A computation: the op that makes a message, or the Recv that brings it; a Step: the Reduce before it."""
+    """A computation: the op that makes a message, or the Recv that brings it; a Step or unposted Reduce: the Reduce
+    before it."""
     MEETS = "waits for the other end,"
     """A Send or Recv: its counterpart."""
     REPLICAS = "waits for its replica"
@@ -186,7 +187,7 @@ class _Reasons:
         self._makers: dict[Message, ListPosition] = {}
         self._own: dict[tuple[int, Message], ListPosition] = {}
         self._recvs: defaultdict[tuple[int, Message], list[ListPosition]] = defaultdict(list)
-        self._reducers = schedule.reducers
+        self._summands = schedule.summands
         self._meetings = Meetings()
         self._meeting_of: dict[ListPosition, MeetingKey] = {}
         self._ends: defaultdict[MeetingKey, list[ListPosition]] = defaultdict(list)
@@ -217,11 +218,18 @@ class _Reasons:
         match op:
             case Send() | Recv():
                 return self._post(place, op)
+            case Reduce() if place not in self._held_by:
+                return Why.NEEDS, self._held(
+                    rank, lambda posted: isinstance(posted, Reduce) and posted.stage == op.stage
+                )
             case Reduce():
                 holder = self._held_by[place]
-                return (Why.BEHIND, holder) if holder != place else (Why.REPLICAS, self._replica(place, op))
+                why = Why.NEEDS if op.is_over_stages else Why.REPLICAS
+                return (Why.BEHIND, holder) if holder != place else (why, self._replica(place, op))
             case Step():
-                return Why.NEEDS, self._held(rank, lambda posted: posted == Reduce(op.stage))
+                return Why.NEEDS, self._held(
+                    rank, lambda posted: isinstance(posted, Reduce) and posted.stage == op.stage
+                )
             case Compute() | Overlap() | Average() | Unshard() | Reshard():
                 return Why.NEEDS, self._supply(rank, op)
             case _:
@@ -277,15 +285,14 @@ class _Reasons:
         )
 
     def _replica(self, place: ListPosition, op: Reduce) -> ListPosition | Missing:
-        """Return the position of the first replica's Reduce that has not been reached, or that waits for its turn."""
-        ends = dict(self._ends[self._meeting_of[place]])
-        for other in self._reducers[op.stage]:
-            if other == place[0]:
-                continue
-            if other not in ends:
-                return Missing(other, str(op), "which is missing")
-            there = other, ends[other]
-            if there[1] >= self._reached[other] or self._held_by[there] != there:
+        """Return the position of the first Reduce of the group that has not been reached, or waits for its turn."""
+        ends = {(rank, self._ops[rank][index]): (rank, index) for rank, index in self._ends[self._meeting_of[place]]}
+        for other, stage in self._summands[op.group]:
+            met = replace(op, stage=stage)
+            there = ends.get((other, met))
+            if there is None:
+                return Missing(other, str(met), "which is missing")
+            if there != place and (there[1] >= self._reached[other] or self._held_by[there] != there):
                 return there
         raise AssertionError("a Reduce that all replicas have posted, each as its first, is over")
 

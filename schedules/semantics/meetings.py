@@ -4,8 +4,8 @@
               │     │     │
     rank 1   R<0   R<0   S>0
 
-    rank 0   0REDUCE   0REDUCE        the k-th Reduce of a stage on one rank meets the k-th on every other that
-                │         │           reduces it
+    rank 0   0REDUCE   0REDUCE        the k-th Reduce of a group on one rank and stage meets the k-th on every other
+                │         │           rank and stage of the group
     rank 2   0REDUCE   0REDUCE
 
 `Meetings` numbers the posts of ranks that take turns. `transfers` pairs the posts of whole lists, which is faster.
@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
-from pipesched.schedules.ops import Message, Op, PostOp, Recv, Reduce, Send
+from pipesched.schedules.ops import Group, Message, Op, PostOp, Recv, Reduce, Send
 
 Channel: TypeAlias = tuple[int, int]
 """(sending rank, receiving rank)."""
 
-MeetingKey: TypeAlias = tuple[Channel | int, int]
-"""The channel, or the stage that is reduced, and k from 0."""
+MeetingKey: TypeAlias = tuple[Channel | Group, int]
+"""The channel, or the group of a reduction, and k from 0."""
 
 
 def channel_of(rank: int, op: Send | Recv) -> Channel:
@@ -40,7 +40,7 @@ class Meetings:
     def __init__(self) -> None:
         self._sends: defaultdict[Channel, count[int]] = defaultdict(count)
         self._recvs: defaultdict[Channel, count[int]] = defaultdict(count)
-        self._reduces: defaultdict[tuple[int, int], count[int]] = defaultdict(count)  # (rank, stage)
+        self._reduces: defaultdict[tuple[int, Reduce], count[int]] = defaultdict(count)
 
     def come(self, rank: int, op: PostOp) -> MeetingKey:
         """Return the key of the next post of `rank`: posts with equal keys meet.
@@ -48,7 +48,7 @@ class Meetings:
         For a known kind of post, `send` and `recv` return the same key and are faster.
         """
         if isinstance(op, Reduce):
-            return op.stage, next(self._reduces[rank, op.stage])
+            return op.group, next(self._reduces[rank, op])
         return self.send(rank, op.peer) if isinstance(op, Send) else self.recv(rank, op.peer)
 
     def send(self, rank: int, peer: int) -> tuple[Channel, int]:

@@ -6,7 +6,7 @@
 
 Every rank runs its list in order. A Compute waits for the messages that it needs. Send and Recv post and continue; a
 message arrives when both are over (see `communicators`). Reduce also posts, and the stage's next Step waits until all
-replicas have posted their Reduces (`reductions`). The end of a list waits for the rank's Sends and Reduces. In lists
+Reduces of the group are posted (`reductions`). The end of a list waits for the rank's Sends and Reduces. In lists
 without communication, a message arrives when it is made.
 
 An op that runs never blocks another one, so all orders of the ranks reach the same ops: one order is enough.
@@ -31,6 +31,7 @@ from pipesched.schedules.ops import (
     Send,
     Step,
     Unshard,
+    awaits_sum,
     computes,
     gives,
     needs,
@@ -46,7 +47,7 @@ class Blocked:
     Attributes:
         index: Place of `op` in the rank's list, or the length of the list if only Sends and Reduces are unfinished.
         op: The op, or None at the end of the list.
-        waits_for: The awaited message, or None if the op waits for replicas, or at the end of the list.
+        waits_for: The awaited message, or None if the op waits for a reduction, or at the end of the list.
     """
 
     rank: int
@@ -94,7 +95,7 @@ class _Machine:
         self._there: set[tuple[int, Message]] = set()
         self._waiters: defaultdict[tuple[int, Message], list[int]] = defaultdict(list)
         self._streams = Streams(communication)
-        self._reductions = OpenReductions(schedule.reducers, are_ordered=communication.orders_reductions)
+        self._reductions = OpenReductions(schedule.summands, are_ordered=communication.orders_reductions)
         self._blocked: dict[int, Message | None] = {}
         self._order: list[ListPosition] = []
         self._ready = list(range(schedule.num_ranks))
@@ -115,6 +116,9 @@ class _Machine:
         self._blocked.pop(rank, None)
         while self._next[rank] < len(row):
             op = row[self._next[rank]]
+            if awaits_sum(op) and self._reductions.is_waiting(rank, op.stage):
+                self._blocked[rank] = None
+                return
             match op:
                 case Send() | Recv():
                     self._post(rank)
@@ -125,13 +129,9 @@ class _Machine:
                         self._blocked[rank] = missing
                         self._waiters[rank, missing].append(rank)
                         return
-                case Step():
-                    if self._reductions.is_waiting(rank, op.stage):
-                        self._blocked[rank] = None
-                        return
                 case Reduce():
                     self._ready += self._reductions.post((rank, self._next[rank]), op) - {rank}
-                case Average() | Unshard() | Reshard():
+                case Step() | Average() | Unshard() | Reshard():
                     pass
                 case _:
                     assert_never(op)

@@ -1,8 +1,8 @@
-"""Open reductions: the k-th Reduce of a stage on one rank meets the k-th on every other replica.
+"""Open reductions: the k-th Reduces of a group meet, of a stage on all its replicas.
 
 A rank posts a Reduce and continues; the next Step of the stage waits for the end of the reduction. The k-th Reduces of
-a stage on its replicas are over when all of them are posted. Each stage has its own communicator. If a device runs all
-collectives in the order of their posts, the collectives also wait for one another:
+a group are over when all of them are posted. Each group has its own communicator. If a device runs all collectives in
+the order of their posts, the collectives also wait for one another:
 
     apart     rank 0  0REDUCE 1REDUCE 0STEP 1STEP        both are over when they are posted
               rank 1  1REDUCE 0REDUCE 0STEP 1STEP
@@ -16,29 +16,34 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from pipesched.schedules.ops import Reduce
+from pipesched.schedules.ops import Group, Reduce
 from pipesched.schedules.semantics.communicators import ListPosition
 from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 
 
 @dataclass(slots=True, eq=False)
 class _OpenReduction:
-    """One unfinished reduction, and its places in the lists of the ranks that have posted it."""
+    """One unfinished reduction, and the places in the lists of its posts, by rank and stage."""
 
-    stage: int
-    places: dict[int, int] = field(default_factory=dict)
+    group: Group
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that have posted it."""
+        return {rank for rank, _ in self.places}
 
 
 class OpenReductions:
     """The unfinished Reduces of all ranks.
 
     Args:
-        replicas: The ranks that reduce each stage.
+        summands: Rank and stage of each Reduce that meets others, by group.
         are_ordered: Whether a rank's reductions run one after the other.
     """
 
-    def __init__(self, replicas: Mapping[int, Collection[int]], *, are_ordered: bool) -> None:
-        self._replicas = replicas
+    def __init__(self, summands: Mapping[Group, Collection[tuple[int, int]]], *, are_ordered: bool) -> None:
+        self._summands = summands
         self._are_ordered = are_ordered
         self._open: defaultdict[int, list[_OpenReduction]] = defaultdict(list)
         self._reductions: dict[MeetingKey, _OpenReduction] = {}
@@ -47,35 +52,39 @@ class OpenReductions:
     def post(self, place: ListPosition, op: Reduce) -> set[int]:
         """Post a Reduce; return the ranks of all reductions that are now over."""
         rank, index = place
-        reduction = self._reductions.setdefault(self._meetings.come(rank, op), _OpenReduction(op.stage))
-        reduction.places[rank] = index
-        self._open[rank].append(reduction)
+        reduction = self._reductions.setdefault(self._meetings.come(rank, op), _OpenReduction(op.group))
+        reduction.places[rank, op.stage] = index
+        if reduction not in self._open[rank]:
+            self._open[rank].append(reduction)
         ranks: set[int] = set()
         ending = [reduction]
         while ending:
             earliest = ending.pop()
             if not self._is_over(earliest):
                 continue
-            ranks.update(earliest.places)
-            for member in earliest.places:
+            ranks.update(earliest.ranks)
+            for member in earliest.ranks:
                 self._open[member].remove(earliest)
                 ending += self._open[member][:1]
         return ranks
 
     def is_waiting(self, rank: int, stage: int | None = None) -> bool:
         """Whether a reduction that `rank` has posted is unfinished: of `stage`, or of any stage if None."""
-        return any(stage is None or reduction.stage == stage for reduction in self._open[rank])
+        return any(stage is None or (rank, stage) in reduction.places for reduction in self._open[rank])
 
     def held_by(self) -> dict[ListPosition, ListPosition]:
         """Return, for each unfinished Reduce, the Reduce of its rank that must finish first, often itself."""
         blockers: dict[ListPosition, ListPosition] = {}
         for rank, reductions in self._open.items():
-            for waiting in reductions:
-                first = reductions[0] if self._are_ordered else waiting
-                blockers[rank, waiting.places[rank]] = (rank, first.places[rank])
+            places = [
+                [place for (member, _), place in waiting.places.items() if member == rank] for waiting in reductions
+            ]
+            for waiting in places:
+                is_behind = self._are_ordered and waiting is not places[0]
+                blockers |= {(rank, place): (rank, places[0][0] if is_behind else place) for place in waiting}
         return blockers
 
     def _is_over(self, reduction: _OpenReduction) -> bool:
-        if len(reduction.places) < len(self._replicas[reduction.stage]):
+        if len(reduction.places) < len(self._summands[reduction.group]):
             return False
-        return not self._are_ordered or all(self._open[member][:1] == [reduction] for member in reduction.places)
+        return not self._are_ordered or all(self._open[member][:1] == [reduction] for member in reduction.ranks)

@@ -1,4 +1,4 @@
-"""Delay every Reduce until just before its Step, in any schedule with replicas.
+"""Delay every Reduce of gradients until just before its Step, in any schedule with replicas.
 
 Two ranks hold the same two stages; one of them is shown. A Reduce takes the time of B:
 
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pipesched.schedules import Schedule
-from pipesched.schedules.ops import Op, Reduce, Step
+from pipesched.schedules.ops import Op, Reduce, awaits_sum
 
 
 def delay_reduces(schedule: Schedule) -> Schedule:
-    """Return `schedule`, lowered or not, with every Reduce right before the next Step of its stage.
+    """Return `schedule`, lowered or not, with every Reduce right before the next Step, or other sum, of its stage.
 
     Reduces without a later Step come at the end of the op list.
     """
@@ -31,10 +31,10 @@ def delay_reduces(schedule: Schedule) -> Schedule:
 def _late(row: Iterable[Op]) -> Iterator[Op]:
     waiting: list[Reduce] = []
     for op in row:
-        if isinstance(op, Reduce):
+        if isinstance(op, Reduce) and not op.is_over_stages:
             waiting.append(op)
             continue
-        if isinstance(op, Step) and Reduce(op.stage) in waiting:
+        if awaits_sum(op) and Reduce(op.stage) in waiting:
             waiting.remove(Reduce(op.stage))
             yield Reduce(op.stage)
         yield op

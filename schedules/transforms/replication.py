@@ -36,7 +36,18 @@ from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.columns import OpColumns, cell_code, op_cells
 from pipesched.schedules.common import positive
 from pipesched.schedules.formats import MAX_DEVICES
-from pipesched.schedules.ops import ENDS_MICROBATCH, Average, Compute, Op, Recv, Reduce, Send, Step, computes, rewritten
+from pipesched.schedules.ops import (
+    ENDS_MICROBATCH,
+    Average,
+    Compute,
+    Op,
+    Recv,
+    Reduce,
+    Send,
+    Step,
+    computes,
+    rewritten,
+)
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
 MAX_REPLICATED_RANKS = MAX_DEVICES
@@ -237,20 +248,21 @@ def _cells(op: Op) -> Iterator[tuple[int, int]]:
     if isinstance(op, Send | Recv):
         yield op_cells.SEND_F, 0
     elif isinstance(op, Reduce | Step):
-        yield cell_code(type(op)), op.stage
+        if isinstance(op, Step) or not op.is_over_stages:
+            yield cell_code(type(op)), op.stage
     else:
         yield from ((cell_code(part.phase), part.stage) for part in computes(op) if part.phase in ENDS_MICROBATCH)
 
 
 def _with_reduces(columns: OpColumns) -> OpColumns:
     """Return columns with the Reduces that their lists lack."""
-    _, codes, stages, *_ = columns.in_lists
+    _, codes, stages, _, others = columns.in_lists
     num_added, places = [], []
     for begin, end in pairwise(map(int, columns.begins)):
         gradients, added = _Gradients(), []
         for cell in range(begin, end):
             code = codes[cell]
-            if code in _READ:
+            if code in _READ and (code != op_cells.REDUCE or others[cell] == 0):
                 place = gradients.read(cell + (code >= op_cells.OVERLAPPED), code, stages[cell])
                 added += [] if place is None else [(place + 1, stages[cell])]
         added += [(place + 1, stage) for stage, place in gradients.last.items()]

@@ -13,6 +13,7 @@ from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import ParameterValue, build, find, require_known
 from pipesched.schedules.transforms.recomputation import recompute
 from pipesched.schedules.transforms.replication import Placement, copied_name, place_copies, replicate, require_equal
+from pipesched.schedules.transforms.step_barrier import with_step_barrier
 from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
 
 MAX_TRAINING_RANKS = 4096
@@ -33,6 +34,7 @@ class ScheduleSpec:
         recompute: Stages that recompute.
         width: Number of equal copies (`schedules.transforms.replication`).
         placement: The ranks on neighbouring devices: the ranks of one copy, or the copies of one rank.
+        step_barrier: Whether stages step after the backwards of all stages.
     """
 
     name: str = ""
@@ -44,6 +46,7 @@ class ScheduleSpec:
     recompute: tuple[int, ...] | Literal["all"] | None = None
     width: int = 1
     placement: Placement = "pipeline"
+    step_barrier: bool = False
 
     def takes(self, parameter: str) -> bool:
         """Return whether the schedule has this parameter; lists have no parameters."""
@@ -76,7 +79,8 @@ class ScheduleSpec:
         if not self.name or not find(self.name).is_own:
             return self
         lists = build(self.name, self.num_ranks, self.num_microbatches, self.num_chunks)
-        return ScheduleSpec(lists=to_json(lists), recompute=self.recompute, width=self.width, placement=self.placement)
+        spec = replace(self, name="", num_ranks=1, num_microbatches=1, num_chunks=None, parameters={})
+        return replace(spec, lists=to_json(lists))
 
     def _copies(self, num_steps: int) -> TrainingRun:
         if self.lists is not None:
@@ -102,6 +106,6 @@ class ScheduleSpec:
 
     def _finished(self, lists: Schedule) -> Schedule:
         placed = place_copies(lists, self.placement, self.width)
-        if self.recompute is None:
-            return placed
-        return recompute(placed, None if self.recompute == "all" else self.recompute)
+        if self.recompute is not None:
+            placed = recompute(placed, None if self.recompute == "all" else self.recompute)
+        return with_step_barrier(placed) if self.step_barrier else placed

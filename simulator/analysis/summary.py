@@ -43,8 +43,10 @@ def communication_volume(schedule: Schedule, costs: StageCosts) -> Communication
         for stage, count in Counter(columns.stages[columns.codes == code].tolist()).items():
             num_messages += count
             num_bytes += count * costs.message_bytes(Message(payload, stage, 0))
-    reduces = Counter(columns.stages[columns.codes == op_cells.REDUCE].tolist())
-    for stage, count in reduces.items():
+    is_sum = columns.codes == op_cells.REDUCE
+    if columns.others is not None:
+        is_sum &= columns.others == 0
+    for stage, count in Counter(columns.stages[is_sum].tolist()).items():
         members = max(1, len(schedule.reducers.get(stage, ())))
         rounds = 2 * (members - 1) * count // members  # every member takes part in every Reduce of its stage
         num_messages += rounds * members

@@ -36,7 +36,7 @@ from simpy import Environment, Event
 from pipesched.profiles.clusters import AllReduce, Cluster, Hop, Rounds
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import NotRunnableError
-from pipesched.schedules.ops import Message, Recv, Reduce, Send
+from pipesched.schedules.ops import Group, Message, Recv, Reduce, Send
 from pipesched.schedules.semantics import Channel, MeetingKey, Meetings
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine.device import SharedDevice
@@ -90,12 +90,16 @@ class TransferTimes:
 
 @final
 class Collectives:
-    """Reduces that meet are one reduction, which can start when the last of the replicas has posted it."""
+    """Reduces that meet are one reduction, which can start when the last of its Reduces is posted.
 
-    def __init__(self, members: Mapping[int, Collection[int]]) -> None:
-        self._members = members
+    Args:
+        summands: Rank and stage of each Reduce that meets others, by group.
+    """
+
+    def __init__(self, summands: Mapping[Group, Collection[tuple[int, int]]]) -> None:
+        self._summands = summands
         self._meetings = Meetings()
-        self._absent: dict[MeetingKey, set[int]] = {}
+        self._absent: dict[MeetingKey, set[tuple[int, int]]] = {}
         self._open: dict[MeetingKey, TransferTimes] = {}
 
     def post(self, rank: int, op: Reduce, late_s: float = 0.0) -> tuple[TransferTimes, bool]:
@@ -103,17 +107,16 @@ class Collectives:
         key = self._meetings.come(rank, op)
         times = self._open.setdefault(key, TransferTimes())
         times.late_s = late_s
-        absent = self._absent.setdefault(key, set(self._members[op.stage]))
-        absent.discard(rank)
+        absent = self._absent.setdefault(key, set(self._summands[op.group]))
+        absent.discard((rank, op.stage))
         if not absent:
             del self._open[key], self._absent[key]
         return times, not absent
 
     def absent(self, times: TransferTimes) -> tuple[int, ...]:
         """Return the ranks that a reduction still waits for."""
-        return next(
-            (tuple(sorted(self._absent[key])) for key, open_times in self._open.items() if open_times is times), ()
-        )
+        absent = next((self._absent[key] for key, open_times in self._open.items() if open_times is times), set())
+        return tuple(sorted({rank for rank, _ in absent}))
 
 
 @dataclass(slots=True, eq=False)

@@ -32,7 +32,7 @@ def obstacle_of_several(scenario: Scenario) -> str | None:
     schedule, num_pipelines = scenario.schedule, scenario.num_pipelines
     if num_pipelines == 1:
         return None
-    if schedule.reducers:
+    if schedule.summands:
         return (
             f"{schedule.name}: got Reduces in each of {num_pipelines} pipelines, expected none: nobody says who "
             "reduces with whom"

@@ -4,8 +4,9 @@
     Overlap       waits for the messages of both; then they run at once until the costs' `overlap` of the shorter is
                   done, and the rest of them one after the other: longer + (1 - overlap) * shorter
     Send, Recv    post and continue; a blocking Send keeps its rank until the message has left
-    Reduce        posts and continues; a ring all-reduce of the gradients starts when all replicas of the stage have
-                  come to it, and its links and shared NICs are free
+    Reduce        posts and continues; the all-reduce starts when all Reduces of the group are posted, and its links and
+                  shared NICs are free; a Reduce of other things than gradients first waits for the Reduce of its stage
+                  before it
     Step          waits for the Reduce of its stage before it, then occupies the device; the end of a list waits for all
     Average       occupies the device
     Unshard, Reshard    take no time
@@ -26,8 +27,8 @@ from typing import Any, assert_never, final
 import numpy as np
 from simpy import Environment, Event
 
-from pipesched.profiles.clusters import AllReduce, Cluster, all_reduce, flat
-from pipesched.profiles.costs import StageCosts, WorkPiece
+from pipesched.profiles.clusters import AllReduce, Cluster, flat
+from pipesched.profiles.costs import StageCosts, WorkPiece, reduction_of
 from pipesched.schedules import HandOver, NotRunnableError, Schedule, ScheduleError, Timeline
 from pipesched.schedules.columns import SpanColumns, spread
 from pipesched.schedules.common import paused_collector
@@ -35,6 +36,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import (
     Average,
     Compute,
+    Group,
     Message,
     Op,
     Overlap,
@@ -46,6 +48,7 @@ from pipesched.schedules.ops import (
     Send,
     Step,
     Unshard,
+    awaits_sum,
     computes,
     gives,
     needs,
@@ -150,9 +153,8 @@ class _Run:
         self._seed = seed
         self._given = given
         self._env = Environment()
-        self._members = schedule.reducers
-        self._collectives = Collectives(self._members)
-        self._all_reduces: dict[int, AllReduce] = {}
+        self._collectives = Collectives(schedule.summands)
+        self._all_reduces: dict[Group, AllReduce] = {}
         self._devices = simulated_devices(self._env, cluster, schedule.rank_to_device, network.slowdown)
         on_start = self._slow_down if network.slowdown else None
         self._network = Network(self._env, costs, cluster, schedule.rank_to_device, network, on_start)
@@ -257,6 +259,8 @@ class _Run:
         posted_s, done = self._env.now, self._done[rank]
         if self._has_hand_over and given.before_s is None and not isinstance(op, Reduce):
             yield from self._hand_over(rank, device, op, of_post(rank, op, self._schedule.rank_to_device))
+        if awaits_sum(op) and (before := reductions.get(op.stage)) and (over := before.over(self._env)) is not None:
+            yield over
         if given.before_s:
             yield from self._own(rank, op, given.before_s)
         times = self._post(rank, op, given.late_s)
@@ -279,7 +283,7 @@ class _Run:
             return self._network.recv(rank, op, late_s).times
         times, can_start = self._collectives.post(rank, op, late_s)
         if can_start:
-            self._begin_reduction(times, op.stage)
+            self._begin_reduction(times, op)
         return times
 
     def _own(self, rank: int, op: Op, seconds: float) -> Generator[Event, Any, None]:
@@ -296,12 +300,11 @@ class _Run:
             yield device.run(piece.seconds, piece.utilisation)
             self._hand_overs[rank].append(HandOver(rank, op, start_s, self._env.now))
 
-    def _begin_reduction(self, times: TransferTimes, stage: int) -> None:
-        if stage not in self._all_reduces:
-            devices = [self._schedule.rank_to_device[rank] for rank in self._members[stage]]
-            self._require_stage(Reduce(stage))
-            self._all_reduces[stage] = all_reduce(self._costs.stages[stage].weight_bytes, devices, self._cluster)
-        self._network.reduce(times, self._all_reduces[stage])
+    def _begin_reduction(self, times: TransferTimes, op: Reduce) -> None:
+        if op.group not in self._all_reduces:
+            self._require_stage(op)
+            self._all_reduces[op.group] = reduction_of(op.group, self._schedule, self._costs, self._cluster)
+        self._network.reduce(times, self._all_reduces[op.group])
 
     def _slow_down(self, times: TransferTimes, devices: Sequence[int]) -> None:
         """Slow the devices while a message or reduction between them is in flight."""
@@ -366,9 +369,9 @@ class _Run:
             if isinstance(send, Send) and place == at - 1:
                 return f"rank {rank} at {send} waits for {Recv(send.message, rank)} of rank {send.peer}"
         op = row[at] if at < len(row) else None
-        if op is None or isinstance(op, Step):
+        if op is None or isinstance(op, Step | Reduce):
             reduces = ((post, times) for _, post, times in open_posts if isinstance(post, Reduce))
-            first, times = next((post, times) for post, times in reduces if op is None or post == Reduce(op.stage))
+            first, times = next((post, times) for post, times in reduces if op is None or post.stage == op.stage)
             absent = " and ".join(f"rank {other}" for other in self._collectives.absent(times))
             return f"rank {rank} at {op or 'the end of its list'} waits for {first} of {absent}"
         assert isinstance(op, Compute | Overlap), "nothing else waits"

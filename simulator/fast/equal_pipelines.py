@@ -254,7 +254,7 @@ def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
         ProfileError: The costs lack the seconds of a phase of the lists.
     """
     schedule, number = scenario.schedule, scenario.num_pipelines
-    if schedule.reducers:
+    if schedule.summands:
         return Inexact(f"{schedule.name}: got Reduces, expected none where pipelines drift apart; try simulate")
     reason = obstacle_of_several(scenario)
     if reason is not None:

@@ -61,7 +61,7 @@ class WrittenProgram(NamedTuple):
         size_cells: A cell that posts a message, for each distinct message without its micro-batch.
         senders: Rank that sends, by channel.
         receivers: Rank that receives, by channel.
-        reduced: Stage, by reduction.
+        reduced: Number of the group, by reduction: stage, plus the number of stages times the number of the content.
     """
 
     counts: list[int]
@@ -126,8 +126,8 @@ class KnownReductions(NamedTuple):
     Attributes:
         following: Next reduction of the same stage, by reduction.
         num_posts: Number of ranks that post it, by reduction; zeros at first.
-        firsts: First reduction, by stage.
-        lasts: Last reduction that the rank has posted, by stage.
+        firsts: First reduction, by number of the group.
+        lasts: Last reduction that the rank has posted, by content and stage.
         open_of: Reduction that the rank's next Step waits for, by stage.
         open_ranks: The rank of the last two, by stage.
     """
@@ -158,12 +158,14 @@ class CellNumbers(NamedTuple):
     Attributes:
         own: Transfer of a Send or Recv, reduction of a Reduce, duration of an op that works; of an Overlap, the first
             of its three.
-        awaited: Reduction that a Step waits for; of a Reduce, the reduction that the end of the list waits for; -1 at
-            first. Empty without reductions.
+        awaited: Reduction that a Step waits for, or a Reduce before it is posted; -1 at first. Empty without
+            reductions.
+        at_end: Of a Reduce, the reduction that the end of the list waits for; -1 at first. Empty without reductions.
     """
 
     own: list[int]
     awaited: list[int]
+    at_end: list[int]
 
 
 def number_transfers(  # noqa: C901 -- one loop: calls with arrays cost machine code more than the work
@@ -224,37 +226,44 @@ def number_transfers(  # noqa: C901 -- one loop: calls with arrays cost machine 
 def number_reductions(  # noqa: C901 -- as above
     cells: Cells, counts: list[int], reduced: list[int], known: KnownReductions, numbers: CellNumbers
 ) -> int:
-    """Give the k-th Reduces of each stage one number, behind the transfers; return `WRITTEN` or the kind of error."""
-    begins, codes, stages, _, _, _ = cells
+    """Give the k-th Reduces of each group one number, behind the transfers; return `WRITTEN` or the kind of error."""
+    begins, codes, stages, _, others, _ = cells
     following, num_posts, firsts, lasts, open_of, open_ranks = known
-    posted, awaited = numbers
-    num_transfers, num_reductions = counts[1], 0
+    posted, awaited, at_end = numbers
+    num_transfers, num_reductions, num_stages = counts[1], 0, len(open_of)
     for rank in range(len(begins) - 1):
         is_open = False
         for i in range(begins[rank], begins[rank + 1]):
             stage = stages[i]
             if codes[i] == POST_REDUCE:
                 if open_ranks[stage] != rank:
-                    open_ranks[stage], open_of[stage], lasts[stage] = rank, -1, -1
-                before = lasts[stage]
-                reduction = following[before] if before >= 0 else firsts[stage]
+                    open_ranks[stage], open_of[stage] = rank, -1
+                    for sums in range(stage, len(lasts), num_stages):
+                        lasts[sums] = -1
+                content = others[i] if len(others) > 0 else 0
+                sums = content * num_stages + stage
+                group = stage if content == 0 else content * num_stages
+                before = lasts[sums]
+                reduction = following[before] if before >= 0 else firsts[group]
                 if reduction < 0:
                     reduction = num_reductions
                     num_reductions += 1
-                    reduced[reduction] = stage
+                    reduced[reduction] = group
                     if before >= 0:
                         following[before] = reduction
                     else:
-                        firsts[stage] = reduction
+                        firsts[group] = reduction
+                if content > 0 and open_of[stage] >= 0:
+                    awaited[i] = num_transfers + open_of[stage]
                 num_posts[reduction] += 1
-                lasts[stage], open_of[stage] = reduction, reduction
+                lasts[sums], open_of[stage] = reduction, reduction
                 posted[i], is_open = num_transfers + reduction, True
             elif codes[i] == STEP and open_ranks[stage] == rank and open_of[stage] >= 0:
                 awaited[i], open_of[stage] = num_transfers + open_of[stage], -1
         if is_open:
             for i in range(begins[rank], begins[rank + 1]):  # unfinished reductions
                 if codes[i] == POST_REDUCE and open_of[stages[i]] >= 0:
-                    awaited[i], open_of[stages[i]] = num_transfers + open_of[stages[i]], -1
+                    at_end[i], open_of[stages[i]] = num_transfers + open_of[stages[i]], -1
     counts[2] = num_reductions
     for reduction in range(num_reductions):
         if num_posts[reduction] != num_posts[firsts[reduced[reduction]]]:
@@ -318,7 +327,7 @@ def write_rank(  # noqa: C901 -- as above
     begins, codes, stages, microbatches, _, _ = cells
     owns, foreign, mades, num_stages = table.own, table.other, table.made, len(table.receivers) // 2
     kinds, targets, takes, channel_of = program.kinds, program.targets, program.takes, program.channel_of
-    (there, arrived), (own, awaited) = messages, numbers
+    (there, arrived), (own, awaited, _) = messages, numbers
     _, num_microbatches, is_blocking, has_latency = rules
     i, last_cell = begins[rank], begins[rank + 1]
     while i < last_cell:
@@ -358,6 +367,9 @@ def write_rank(  # noqa: C901 -- as above
             if there[message] != rank or arrived[message] >= 0:
                 there[message], arrived[message] = rank, own[i]
         elif code == POST_REDUCE:
+            if awaited[i] >= 0:
+                kinds[end], targets[end] = WAIT, awaited[i]
+                end += 1
             kinds[end], targets[end] = REDUCE, own[i]
         elif code in (STEP, AVERAGE):
             if len(awaited) > 0 and awaited[i] >= 0:
@@ -404,11 +416,11 @@ def write_instructions(
         end = write_rank(cells, table, rules, program, messages, durations.latencies, numbers, rank, end)
         if end < 0:
             return -end
-        for i in range(cells.begins[rank], cells.begins[rank + 1] if len(numbers.awaited) > 0 else 0):
-            if cells.codes[i] == POST_REDUCE and numbers.awaited[i] >= 0:
+        for i in range(cells.begins[rank], cells.begins[rank + 1] if len(numbers.at_end) > 0 else 0):
+            if cells.codes[i] == POST_REDUCE and numbers.at_end[i] >= 0:
                 if end + 2 > len(kinds):
                     return CROWDED
-                kinds[end], program.targets[end] = WAIT, numbers.awaited[i]
+                kinds[end], program.targets[end] = WAIT, numbers.at_end[i]
                 end += 1
         kinds[end] = END
         end += 1
@@ -466,6 +478,8 @@ def write_spans(
                 continue
             code = codes[i]
             posted[op] = times[at]
+            while code == POST_REDUCE and kinds[at] == WAIT:
+                at += 1
             if SEND_F <= code <= POST_REDUCE:
                 starts[op] = times[num_instructions + targets[at]]
                 ends[op] = times[num_instructions + num_posted + targets[at]]

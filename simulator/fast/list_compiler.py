@@ -3,7 +3,7 @@
     Compute      waits for the messages that it needs, works
     Overlap      waits for the messages of both ops, works on both at once, then on the rest of each
     Send, Recv   post; a blocking Send then waits for its message
-    Reduce       posts
+    Reduce       posts; if it sums other things than gradients, it first waits for the Reduce of its stage before it
     Step         waits for the Reduce of its stage before it, works
     end          waits for unfinished reductions
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from pipesched.schedules import Schedule
 from pipesched.schedules.columns import OpColumns, machine_code, message_table, op_cells
-from pipesched.schedules.ops import Message, Payload, WorkOp
+from pipesched.schedules.ops import Group, Message, Payload, Reduce, WorkOp
 from pipesched.schedules.semantics import Channel
 from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError
@@ -126,8 +126,12 @@ def _columns(
         firsts=none(room.channels),
         lasts=none(room.channels),
     )
-    reductions = KnownReductions(none(room.reductions), zeros(room.reductions), *(none(num_stages) for _ in range(4)))
-    numbers = CellNumbers(zeros(room.cells), none(room.cells if room.reductions else 0))
+    num_sums = len(op_cells.CONTENTS) * num_stages
+    reductions = KnownReductions(
+        none(room.reductions), zeros(room.reductions), none(num_sums), none(num_sums), *(none(num_stages) for _ in "12")
+    )
+    awaited = [none(room.cells if room.reductions else 0) for _ in "12"]
+    numbers = CellNumbers(zeros(room.cells), *awaited)
     messages = HeldMessages(none(num_messages), none(num_messages))
     return program, durations, transfers, reductions, messages, numbers
 
@@ -153,7 +157,7 @@ def _program(schedule: Schedule, written: Any, is_blocking: bool) -> Program:
         written.following[:num_sent],
         tuple(_messages(columns, written.size_cells[:num_sizes].tolist())),
         written.sizes[:num_sent],
-        written.reduced[:num_reductions].tolist(),
+        [_group(*divmod(number, schedule.num_stages)) for number in written.reduced[:num_reductions].tolist()],
         partial(_spans, columns, shape),
     )
 
@@ -176,7 +180,7 @@ class _Room:
         self.reductions = counts[op_cells.REDUCE]
         self.channels = min(num_sends + num_recvs, num_ranks * num_ranks)
         self.durations = num_cells - num_sends - num_recvs + num_overlaps + self.channels + 1
-        num_waits = num_recvs + self.reductions + num_sends * is_blocking
+        num_waits = num_recvs + 2 * self.reductions + num_sends * is_blocking
         self.instructions = num_cells + num_overlaps + num_waits + num_ranks + 8
 
 
@@ -203,6 +207,11 @@ def _durations(
             op = columns.op_at(cell)
             assert isinstance(op, WorkOp), "what has a duration works"
             yield WorkTime(devices[bisect(begins, cell) - 1], op, piece >= 8, piece % 8)
+
+
+def _group(content: int, stage: int) -> Group:
+    """Return the group of Reduces that has a number, as `write_instructions` gives it."""
+    return Reduce(stage, op_cells.CONTENTS[content]).group
 
 
 def _messages(columns: OpColumns, cells: Iterable[int]) -> Iterator[Message]:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pipesched.profiles.clusters import Hop
 from pipesched.schedules import HandOver, Schedule, Timeline
 from pipesched.schedules.columns import SpanColumns, machine_code, op_cells, spread
-from pipesched.schedules.ops import Message, WorkOp
+from pipesched.schedules.ops import Group, Message, WorkOp
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.fast.loop_arrays import extent_s
@@ -77,7 +77,7 @@ class Program:
         following: T transfers: the next of the same channel; -1 behind the last.
         messages: Every distinct message once, without its micro-batch.
         sizes: T indices into `messages`.
-        reductions: Stage of each reduction.
+        reductions: Group of each reduction.
         find_spans: Converts all times by number into the times of the spans of all ops, in order of rank and list. It
             also converts numbers of times (`time_numbers`) into the numbers of the spans. Of n instructions, time k is
             the arrival at number k; time n + t is the start of transfer or reduction t; the ends follow.
@@ -95,7 +95,7 @@ class Program:
     following: machine_code.Int32s
     messages: tuple[Message, ...]
     sizes: machine_code.Int32s
-    reductions: list[int]
+    reductions: list[Group]
     find_spans: Callable[[Any], SpanNumbers]
     own_work: OwnWork | None = None
 

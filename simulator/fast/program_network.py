@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, final
 
-from pipesched.profiles.clusters import AllReduce, Cluster, Hop, all_reduce
-from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.clusters import AllReduce, Cluster, Hop
+from pipesched.profiles.costs import StageCosts, reduction_of
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import LinkQueue, Wire, Wires
 from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers, in_arrays
@@ -85,9 +85,9 @@ class _Network:
             sharers.append(num_shared if mode == SHARED else -1)
             num_shared += mode == SHARED
         queues = [number for wire in wires for number in (*self._numbers(wire.ways), -1, -1)[:3]]
-        stages = dict.fromkeys(program.reductions)
-        plans = {stage: self._plan(stage) for stage in stages}
-        way_of = {stage: number for number, stage in enumerate(stages)}
+        sums = dict.fromkeys(program.reductions)
+        plans = {group: reduction_of(group, program.schedule, costs, self._cluster) for group in sums}
+        way_of = {group: number for number, group in enumerate(sums)}
         groups: list[Iterable[int]] = [*hops, *(_devices(plan.hops) for plan in plans.values())]
         slowed = [[self._sharers[device] for device in group if device in self._sharers] for group in groups]
         loads, numbers_of = program.loads
@@ -95,7 +95,7 @@ class _Network:
         load_bytes = [sizes[size] for _, size in numbers_of]
         bandwidths = [wire.link.bandwidth_bytes_per_s / self._num_equal for wire in wires]
         wire_numbers = [wire_of[hop] for hop in hops]
-        ways = [len(hops) + way_of[stage] for stage in program.reductions]
+        ways = [len(hops) + way_of[group] for group in program.reductions]
         transfers = in_arrays(
             Transfers,
             [*program.channel_of, *ways] if ways else program.channel_of,
@@ -115,7 +115,7 @@ class _Network:
             _begins(slowed),
             [device for group in slowed for device in group],
         )
-        members = [len(program.schedule.reducers[stage]) for stage in program.reductions]
+        members = [len(program.schedule.summands[group]) for group in program.reductions]
         reductions = self._reductions(members, list(plans.values()))
         options = self._options
         chunk_bytes = math.inf if options.chunk_bytes is None else float(options.chunk_bytes)
@@ -139,10 +139,6 @@ class _Network:
         if wire.is_shared:
             return SHARED
         return CHUNKED if wire.crosses_nic and self._options.chunk_bytes is not None else ALONE
-
-    def _plan(self, stage: int) -> AllReduce:
-        devices = [self._devices[rank] for rank in self._program.schedule.reducers[stage]]
-        return all_reduce(self._costs.stages[stage].weight_bytes, devices, self._cluster)
 
     def _reductions(self, members: list[int], plans: Sequence[AllReduce]) -> Reductions:
         kept: list[list[tuple[int, float]]] = []  # of each plan: (queue, until)

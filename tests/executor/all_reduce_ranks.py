@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def main(arguments):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{arguments[0]}/store", rank=rank, world_size=size)
-    groups = Groups("gloo", CPU).of_replicas({0: range(size)})
+    groups = Groups("gloo", CPU).of_sums({0: range(size)})
     for is_staged in (False, True):
         transport = ProcessGroupTransport(RankChannels(rank, {}, 1, {}, CPU, groups), 30.0, is_staged=is_staged)
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8):

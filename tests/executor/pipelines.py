@@ -72,7 +72,7 @@ class Local(InProcess):
     def __init__(
         self, schedule, model=MLP, *, optimizer="sgd", lr=0.05, seed=0, size=2,
         transport=LocalTransport, lowering=lower, bounds=None, prediction=None, averaging="asynchronous",
-        dtype=torch.float64,
+        dtype=torch.float64, clip_grad_norm=None,
     ):  # fmt: skip
         self.schedule = schedule = lowering(schedule)
         self.averaging = averaging
@@ -81,7 +81,12 @@ class Local(InProcess):
         self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=dtype, device=CPU)
         self.heard = []  # (rank, index) before each op
         settings = RunSettings(
-            optimizer=optimizer, lr=lr, seed=seed, dtype=str(dtype).removeprefix("torch."), prediction=prediction
+            optimizer=optimizer,
+            lr=lr,
+            seed=seed,
+            dtype=str(dtype).removeprefix("torch."),
+            prediction=prediction,
+            clip_grad_norm=clip_grad_norm,
         )
 
         def built(rank):

@@ -50,7 +50,7 @@ class SmallStage(Stage):
         self.gradient += gradient * self._inputs.pop(op.microbatch)
         return gradient * self.weight
 
-    def gradients(self):
+    def terms(self, op):
         return ()
 
     def step(self):

@@ -114,7 +114,7 @@ def test_many_buckets_are_summed_one_after_the_other(monkeypatch):
     monkeypatch.setattr(buckets, "_BUCKET_BYTES", 100)
     model = models.dropping(layers=5)
     run = Local(without_steps(build("data_parallel", 4, 4)), model).run()
-    assert len(list(run.replicas(0)[0].gradients())) == 10
+    assert len(list(run.replicas(0)[0].terms(Reduce(0)))) == 10
     for stage in run.replicas(0):
         assert_equal((p.grad for p in stage.module.parameters()), whole_gradients(model, 4))
     assert not run.room.terms
@@ -172,7 +172,7 @@ def test_from_reduce_to_step_the_gradients_are_held_once():
 
 
 def test_a_mailroom_that_was_not_told_of_the_replicas_says_so():
-    with pytest.raises(ExecutionError, match="give it the `reducers`"):
+    with pytest.raises(ExecutionError, match="give it the `summands`"):
         LocalTransport(0, Mailroom()).reduce(Reduce(0), torch.zeros(1))
 
 
@@ -184,7 +184,7 @@ def test_reducers_are_the_ranks_that_reduce_a_stage_in_order_of_the_stages():
 def test_emulated_replicas_move_as_many_bytes_as_the_weights_have():
     costs = StageCosts((StageCost(0.0, 0.0, weight_bytes=1000),), origin="by hand")
     (stage,) = emulated_stages([forward(0, 0)], costs, "sleep").values()
-    (bucket,) = stage.gradients()
+    (bucket,) = stage.terms(Reduce(0))
     flat = bucket.flatten()
     assert (flat.dtype, flat.nbytes) == (torch.uint8, 1001)
     bucket.unflatten(flat)

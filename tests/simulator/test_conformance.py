@@ -21,7 +21,7 @@ from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Average, WorkOp
-from pipesched.schedules.transforms import recompute, replicate, training_run, with_steps
+from pipesched.schedules.transforms import recompute, replicate, training_run, with_step_barrier, with_steps
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Precision, Scenario
 from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import OpSeconds, lists_of_all, obstacle_of_several, predict_by_events, simulate_lists
@@ -138,6 +138,13 @@ MATRIX = {
     "reductions of replicas": ("= - = -", lambda: scenario(replicate(lower(build("1f1b", 2, 4)), 2), flat(4, LINK))),
     "reductions beside messages": ("= - = -", lambda: scenario(build("chimera", 4, 8))),
     "reductions through shared NICs": ("= - = -", lambda: scenario(replicate(lower(build("1f1b", 2, 4)), 2), NICS)),
+    "a barrier before the steps": ("= - = ~", lambda: scenario(with_step_barrier(build("1f1b", 4, 6)))),
+    "a barrier, several stages of a rank": ("= - = -", lambda: scenario(with_step_barrier(build("zbv", 2, 4)))),
+    "a barrier behind reductions": (
+        "= - = -",
+        lambda: scenario(with_step_barrier(replicate(build("chimera", 4, 8), 2)), flat(8, LINK)),
+    ),
+    "a barrier, handing over": ("= - = ~", lambda: scenario(with_step_barrier(build("1f1b", 4, 6)), HANDED)),
     "ranks that share a device": ("- = = -", lambda: scenario(avgpipe(2, 8, 2, 1))),
     "one pipeline with an average": ("= = = ~", lambda: pipelines(1)),
     "two pipelines that slow each other": ("= = - ~", lambda: pipelines(2, 0.75)),
@@ -229,7 +236,7 @@ def runs_in_lockstep(feature):
     """Whether three pipelines of a feature share nothing but with each other."""
     signs, make = MATRIX[feature]
     asked = make()
-    return signs.startswith("=") and not asked.schedule.reducers and not contention_of(replace(asked, num_pipelines=3))
+    return signs.startswith("=") and not asked.schedule.summands and not contention_of(replace(asked, num_pipelines=3))
 
 
 @pytest.mark.slow

@@ -66,6 +66,13 @@ class ScheduleOptions:
         bool,
         typer.Option("--delayed-reduce", help="Sum gradients right before each step, not beside the ops before it."),
     ] = False
+    step_barrier: Annotated[
+        bool,
+        typer.Option(
+            "--step-barrier",
+            help="Step after the backwards of all stages, as gradient clipping and loss scaling require.",
+        ),
+    ] = False
     plan: Annotated[
         Path | None,
         typer.Option(help="Plan (JSON) of 'pipesched plan' or 'tune': schedule, copies and partition."),
@@ -176,6 +183,7 @@ class ScheduleOptions:
             recompute=self.recomputed_stages(),
             width=self.width or 1,
             placement=self.placement or "pipeline",
+            step_barrier=self.step_barrier,
         )
 
     def _pipelines(self, name: str) -> int:
@@ -185,14 +193,15 @@ class ScheduleOptions:
         return pipelines if isinstance(pipelines, int) else 1
 
     def _finished(self, schedule: Schedule) -> Schedule:
-        """Return `schedule` with copies, placement, delayed Reduces and recomputation, as asked."""
+        """Return `schedule` with copies, placement, delayed Reduces, recomputation and a barrier, as asked."""
         width = self.width or 1
         num_kept = schedule.num_stages * schedule.num_microbatches if schedule.is_held else 0
         _check_width(width, schedule.num_ranks, schedule.num_microbatches, num_kept)
         placed = transforms.place_copies(transforms.replicate(schedule, width), self.placement or "pipeline", width)
         placed = transforms.delay_reduces(placed) if self.delayed_reduce else placed
         stages = self.recomputed_stages()
-        return placed if stages is None else transforms.recompute(placed, None if stages == "all" else stages)
+        placed = placed if stages is None else transforms.recompute(placed, None if stages == "all" else stages)
+        return transforms.with_step_barrier(placed) if self.step_barrier else placed
 
     def recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
         """Return the stages that recompute, or None without recomputation.

@@ -29,6 +29,7 @@ from .schedule_arguments import ListsArgument as ListsArgument
 from .schedule_arguments import NamedSchedule as NamedSchedule
 from .schedule_arguments import ScheduleArgument as ScheduleArgument
 from .schedule_arguments import ScheduleSource as ScheduleSource
+from .schedule_arguments import as_clipped as as_clipped
 from .schedule_arguments import build_own as build_own
 from .schedule_arguments import build_source as build_source
 from .schedule_arguments import entry_of as entry_of

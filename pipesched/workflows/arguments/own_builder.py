@@ -36,6 +36,7 @@ from pipesched.schedules.ops import (
     Reshard,
     Send,
     Step,
+    Summed,
     Unshard,
     stages_of_op,
 )
@@ -386,7 +387,9 @@ def _is_op(op: object) -> bool:
             message = op.message
             is_message = isinstance(message, Message) and isinstance(message.payload, Payload)
             return is_message and _are_numbers(message.stage, message.microbatch, op.peer)
-        case Reduce() | Step() | Average() | Unshard() | Reshard():
+        case Reduce():
+            return isinstance(op.content, Summed) and _are_numbers(op.stage)
+        case Step() | Average() | Unshard() | Reshard():
             return _are_numbers(op.stage)
     return False
 

@@ -7,7 +7,7 @@ or of a plan (.json, .csv).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from pipesched.schedules.builders import Entry, ParameterValue, build_entry, bui
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
-from pipesched.schedules.transforms import runs_without_flush
+from pipesched.schedules.transforms import runs_without_flush, with_step_barrier
 from pipesched.workflows import ArgumentError, require_kind, require_names
 from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry, searched_entry
 
@@ -131,6 +131,15 @@ def build_own(
         ScheduleError: No such builder or parameter, or the builder returns no lists.
     """
     return source_of_entry(entry_of(builder), num_ranks, num_microbatches, num_chunks, parameters)
+
+
+def as_clipped(source: ScheduleSource, max_norm: float | None) -> ScheduleSource:
+    """Return `source`, with Steps that wait for the norm of all gradients if `max_norm` is given.
+
+    Raises:
+        ScheduleError: The schedule has no flush, or averages pipelines.
+    """
+    return source if max_norm is None else replace(source, schedule=with_step_barrier(source.schedule), longer=None)
 
 
 def named_schedule(schedule: object) -> NamedSchedule | None:

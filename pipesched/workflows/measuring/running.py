@@ -25,6 +25,7 @@ from pipesched.workflows import NOT_ONE_SPEED, Result, Table, asks, is_rank, oth
 from pipesched.workflows.arguments import (
     ProfileArgument,
     ScheduleSource,
+    as_clipped,
     read_lists_argument,
     read_profile_argument,
     require_possible,
@@ -64,7 +65,7 @@ def run(question: RunQuestion) -> RunResult:
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
     require_possible(question)
-    source = read_lists_argument(question.schedule)
+    source = as_clipped(read_lists_argument(question.schedule), question.clip_grad_norm)
     spec = spec_of(question, source)
     made = question.model if isinstance(question.model, Model) else None
     return result_of(source, measured(spec, question.progress, made), question.profile)
@@ -73,7 +74,7 @@ def run(question: RunQuestion) -> RunResult:
 @asks(RunQuestion)
 def run_job(question: RunQuestion) -> RunSpec:
     """Return the job of a run, as `run` does it, for ``torchrun -m pipesched.executor``."""
-    return spec_of(question, read_lists_argument(question.schedule))
+    return spec_of(question, as_clipped(read_lists_argument(question.schedule), question.clip_grad_norm))
 
 
 def measured(

@@ -204,8 +204,8 @@ Other fields are for programs only.
 _LEGEND = {
     "p50 / p90 / p99": "percentiles of the makespans of the runs",
     "bubble fraction": "idle / (devices x makespan)",
-    "steady / micro-batch": "when batches follow one another, each stage stepping between, or without a flush in the "
-    "long run",
+    "steady / micro-batch": "when batches follow one another, each stage stepping alone between (all together with "
+    "--step-barrier), or without a flush in the long run",
     "peak memory": "of the device with most",
     "in flight": "micro-batches at most, of the device with most",
     "steady bubble": "idle share of all device time at the steady pace",

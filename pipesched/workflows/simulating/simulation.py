@@ -13,6 +13,7 @@ from pipesched.profiles.costs import Variation
 from pipesched.profiles.processes import num_cores
 from pipesched.questions import OnShare, OptimizeSettings, SimulateSettings, unheard
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Summed
 from pipesched.simulator import optimum, views
 from pipesched.simulator.analysis import (
     Metrics,
@@ -233,6 +234,11 @@ class Simulation(Result, Prediction):
         return self.bare_metrics.throughput
 
     @property
+    def has_step_barrier(self) -> bool:
+        """Whether all stages end their backwards before any steps, as the steady state assumes."""
+        return Summed.NORM in self.schedule.summands
+
+    @property
     def fits(self) -> bool | None:
         """Whether every device fits into its memory, or None if bytes or limits are unknown."""
         return fits(self.timeline, self.cluster)
@@ -256,6 +262,7 @@ class Simulation(Result, Prediction):
             "steady_s_per_microbatch": self.steady_s_per_microbatch,
             "steady_error": self.steady_error,
             "steady_bubble_fraction": self.steady_bubble_fraction,
+            "has_step_barrier": self.has_step_barrier,
             "fits": self.fits,
             "reductions": [reduction.to_dict() for reduction in self.reductions],
             "stage_share": self.stage_share,
@@ -321,7 +328,8 @@ class Simulation(Result, Prediction):
         if self.pace is not None:
             share = self.pace.bubble_fraction
             idle = "" if share is None else f", steady_bubble_fraction {readable_share(share)}"
-            lines.append(f"steady state: {readable_pace(self.pace)} per micro-batch{idle}")
+            assumed = " with a barrier before the steps" if self.has_step_barrier else ""
+            lines.append(f"steady state{assumed}: {readable_pace(self.pace)} per micro-batch{idle}")
         if self.least is not None:
             lines.append(self.least.sentence)
         return lines

@@ -236,6 +236,8 @@ def _prepared(question: TrainQuestion) -> Training:
     batch_size = _USUAL_BATCH if question.batch_size is None else question.batch_size
     if question.advance is not None:
         schedule_spec = _begun(question, schedule_spec)
+    if question.clip_grad_norm is not None:
+        schedule_spec = replace(schedule_spec, step_barrier=True)
     run = schedule_spec.run(question.num_steps)
     lists = run.lists(question.num_steps)
     _require_cut(run, batch_size)

@@ -34,6 +34,7 @@ from pipesched.workflows.arguments import (
     ModelArgument,
     ProfileArgument,
     ScheduleSource,
+    as_clipped,
     name_for_processes,
     read_cluster_argument,
     read_lists_argument,
@@ -195,7 +196,8 @@ class _Runs:
     @staticmethod
     def of(question: _Question) -> _Runs:
         """Read the arguments; refuse, before any measurement, arguments that would fail after it."""
-        sources = tuple(map(read_lists_argument, require_names("schedules", question.schedules)))
+        read = map(read_lists_argument, require_names("schedules", question.schedules))
+        sources = tuple(as_clipped(source, question.clip_grad_norm) for source in read)
         if not sources:
             raise ArgumentError(
                 "schedules: got none, expected at least one; try [pipesched.build('1f1b', num_ranks=4, "

@@ -36,6 +36,8 @@ def test_the_gradient_of_a_step_is_that_of_the_mean_loss(scales):
         for microbatch in microbatches:
             (layer(x[microbatch]).square().mean() * mean.loss_scale(microbatch)).backward()
         mean.divide(layer.parameters())
+        mean.divide(layer.parameters())  # for the norm and for the Step: once
+        mean.end_step()
         for parameter, gradient in zip(layer.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-14, atol=0)
 

@@ -19,7 +19,7 @@ def made(monkeypatch):
     RecordedDist(monkeypatch)
     made = Groups("nccl", CPU)
     made.of_channels([(0, 1), (1, 0), (1, 2), (2, 1)])
-    made.of_replicas({0: (0, 2), 1: (1, 2)})
+    made.of_sums({0: (0, 2), 1: (1, 2)})
     return made
 
 
@@ -57,11 +57,11 @@ def test_gloo_has_no_communicators_that_could_hang(monkeypatch):
     RecordedDist(monkeypatch)
     over_gloo = Groups("gloo", CPU)
     assert not over_gloo.are_communicators
-    assert over_gloo.of_replicas({0: (0, 1), 1: (2,)}).keys() == {0}
+    assert over_gloo.of_sums({0: (0, 1), 1: (2,)}).keys() == {0}
     assert not over_gloo.are_communicators
 
 
 def test_a_rank_gets_the_groups_of_its_own_stages_only(made):
     assert made.are_communicators
-    assert made.of_replicas({0: (0, 2), 1: (1, 2), 2: (0,)}).keys() == {0}
+    assert made.of_sums({0: (0, 2), 1: (1, 2), 2: (0,)}).keys() == {0}
     assert made.of_channels([(1, 2)])[1, 2] == dist.GroupMember.NON_GROUP_MEMBER

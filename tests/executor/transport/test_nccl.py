@@ -225,7 +225,7 @@ def test_a_list_runs_on_pytorchs_own_fake_groups():
                 ends = made.of_channels([(0, 1), (1, 0)])
                 assert [dist.get_process_group_ranks(group) for group in ends.values()] == [[0, 1]] * 2
                 assert ends[0, 1].bound_device_id == GPU
-                replicas = made.of_replicas(schedule.reducers)
+                replicas = made.of_sums(schedule.reducers)
                 assert sorted(replicas) == [0, 1]
                 shapes = {stage: TensorShape(SIZE, torch.float32) for stage in range(2)}
                 transport = NcclTransport(

@@ -13,7 +13,7 @@ from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.ops import Op, Recv, computes, needs
-from pipesched.schedules.transforms import recompute, replicate
+from pipesched.schedules.transforms import recompute, replicate, with_step_barrier
 from pipesched.simulator import NetworkOptions
 from tests.schedules.edits import mutant, reduced_early
 from tests.strategies import random_cluster, random_costs
@@ -31,6 +31,14 @@ def received_late(schedule: Schedule) -> Schedule:
             late += [] if isinstance(op, Recv) else [op]
         rows.append(late)
     return make_schedule(schedule.name, schedule.num_stages, schedule.num_microbatches, rows)
+
+
+def waiting_for_all(schedule: Schedule) -> Schedule:
+    """Let the Steps wait for all stages, if that is possible."""
+    try:
+        return with_step_barrier(schedule)
+    except ScheduleError:
+        return schedule
 
 
 def random_lists(chance: random.Random) -> Schedule:
@@ -109,4 +117,5 @@ def drawn(seed: int) -> Draw:
     more: dict[str, Any] = {"network": network}
     if chance.random() < 0.3:
         more |= {"jitter": chance.choice([0.1, 0.5]), "seed": chance.randint(0, 5)}
-    return Draw(schedule, costs, random_machines(chance, max(schedule.rank_to_device) + 1), more)
+    cluster = random_machines(chance, max(schedule.rank_to_device) + 1)
+    return Draw(waiting_for_all(schedule) if chance.random() < 0.3 else schedule, costs, cluster, more)

@@ -1,0 +1,131 @@
+"""The barrier before the Steps: a closed form gives the times of any lists with a flush."""
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipesched
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import uniform
+from pipesched.schedules import ScheduleError, make_schedule, repeat
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.check import find_faults
+from pipesched.schedules.formats import from_json, to_json, write_csv
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Reduce, Step, Summed, backward, forward
+from pipesched.schedules.transforms import ScheduleSpec, replicate, with_step_barrier
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast import simulate_arrays
+from tests.properties import examples
+from tests.strategies import random_costs
+
+FLUSHED = [name for name, entry in CATALOGUE.items() if not entry.traits.is_asynchronous and not entry.traits.averages]
+
+
+@examples(60)
+@given(name=st.sampled_from(FLUSHED), seed=st.integers(0, 10**6), width=st.sampled_from([1, 1, 2]))
+def test_all_step_when_the_last_gradient_and_the_last_sum_are_there(name, seed, width):
+    chance = random.Random(seed)
+    try:
+        lists = replicate(build(name, chance.randint(1, 4), chance.randint(1, 8)), width)
+    except ScheduleError:  # these counts are not for this schedule
+        return
+    costs, cluster = random_costs(chance, lists.num_stages), flat(lists.num_devices, Link(0.1, 25.0))
+    at_once = replace(costs, stages=tuple(replace(cost, step_s=0.0) for cost in costs.stages))
+    over_s = max(span.end_s for span in simulate_lists(lists, at_once, cluster).spans)
+    barred = with_step_barrier(lists)
+    assert find_faults(barred) == ()
+    for simulate in (simulate_lists, simulate_arrays):
+        timeline = simulate(barred, costs, cluster)
+        for rank, row in enumerate(barred.ops):
+            steps_s = sum(costs.stages[op.stage].step_s for op in row if isinstance(op, Step))
+            assert timeline.of_rank(rank)[-1].end_s == pytest.approx(over_s + steps_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "period"), [("1f1b", 57), ("zb_h1", 51), ("zb_h2", 51), ("zbv", Fraction(99, 2)), ("gpipe", 57)]
+)
+def test_the_period_of_a_batch_is_its_makespan(name, period):
+    lists = with_step_barrier(build(name, 4, 16))
+    share = lists.stage_share
+    setup = pipesched.Setup(uniform(lists.num_stages, *(float(share * count) for count in (1, 2, 1, 1))))
+    told = pipesched.simulate(lists, setup)
+    assert told.steady_s_per_microbatch == told.makespan_s / 16 == float(Fraction(period) / 16)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zbv", "dualpipe", "chimera", "data_parallel"])
+def test_each_rank_adds_its_norms_behind_its_gradients_and_then_steps(name):
+    for row in with_step_barrier(build(name, 4, 8)).ops:
+        steps = [op for op in row if isinstance(op, Step)]
+        norms = [Reduce(step.stage, Summed.NORM) for step in steps]
+        assert list(row[-2 * len(steps) :]) == norms + steps
+        assert row[: -2 * len(steps)] == tuple(op for op in row if op not in (*norms, *steps))
+
+
+def test_steps_between_backwards_move_behind_the_last_backward_of_their_batch():
+    rows = [
+        [forward(0, 0), forward(1, 0), backward(1, 0), Step(1), backward(0, 0), Step(0)],
+    ]
+    twice = repeat(make_schedule("early", 2, 1, rows), 2).held()
+    texts = [str(op) for op in with_step_barrier(twice).ops[0]]
+    assert texts == [
+        "0F0", "1F0", "1B0", "0B0", "1REDUCE_NORM", "0REDUCE_NORM", "1STEP", "0STEP",
+        "0F1@1", "1F1@1", "1B1@1", "0B1@1", "1REDUCE_NORM", "0REDUCE_NORM", "1STEP", "0STEP",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["1f1b", "chimera", "zbv"])
+def test_generated_lists_of_many_batches_have_the_same_barriers(name):
+    barred = with_step_barrier(build(name, 2, 4))
+    generated = with_step_barrier(repeat(build(name, 2, 4), 3))
+    held = repeat(barred, 3, in_memory=True)
+    assert generated.ops == held.ops == repeat(barred, 3).ops
+    assert {group: set(places) for group, places in generated.summands.items()} == {
+        group: set(places) for group, places in held.summands.items()
+    }
+    assert lower(generated).summands == generated.summands
+
+
+def test_files_keep_the_barrier_and_pytorchs_leave_it_to_their_caller():
+    barred = with_step_barrier(build("interleaved", 2, 4))
+    assert from_json(to_json(barred), "text").ops == barred.ops
+    assert write_csv(barred) == write_csv(build("interleaved", 2, 4))
+
+
+def test_copies_of_lists_with_a_barrier_have_one_barrier():
+    copied = replicate(with_step_barrier(build("1f1b", 2, 4)), 2)
+    assert copied.ops == with_step_barrier(replicate(build("1f1b", 2, 4), 2)).ops
+    assert len(copied.summands[Summed.NORM]) == 4
+
+
+@pytest.mark.parametrize(("name", "reason"), [("pipedream", "a schedule with a flush"), ("avgpipe", "one model")])
+def test_there_is_no_barrier_where_stages_step_alone(name, reason):
+    with pytest.raises(ScheduleError, match=f"got a barrier before the steps, expected {reason}.*; try 1f1b"):
+        with_step_barrier(build(name, 2, 4))
+
+
+def test_a_training_run_steps_behind_barriers():
+    spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=3, step_barrier=True, width=2)
+    assert spec.run(2).lists(2).ops == repeat(with_step_barrier(replicate(build("1f1b", 2, 3), 2)), 2).ops
+
+
+def test_a_gradient_behind_its_norm_is_a_fault():
+    rows = [[forward(0, 0), Reduce(0, Summed.NORM), backward(0, 0), Step(0)]]
+    (finding,) = find_faults(make_schedule("early norm", 1, 1, rows))
+    assert "0B0 comes between 0REDUCE_NORM and Step" in finding.text
+
+
+def test_a_rank_without_the_sum_stops_all_others():
+    barred = with_step_barrier(build("1f1b", 2, 1))
+    rows = [list(barred.ops[0]), [op for op in barred.ops[1] if not isinstance(op, Reduce)]]
+    rows[1].insert(0, Reduce(1, Summed.NORM))
+    early = make_schedule("early norm", 2, 1, [[Reduce(0, Summed.NORM), *rows[0]], rows[1]])
+    assert any("waits" in finding.text for finding in find_faults(early))
+    for simulate in (simulate_lists, simulate_arrays):
+        with pytest.raises(SimulationError, match="rank 0 at 0STEP waits for 0REDUCE_NORM of rank 1"):
+            simulate(early, uniform(2, 1.0, 2.0))
