@@ -84,6 +84,16 @@ class PredictionSettings:
 
     panel: ClassVar[str] = "Network"
 
+    tied_bytes: Annotated[
+        int | None,
+        Description(
+            "Bytes of the gradient that the first and the last stage sum before they step, for tied embeddings: 1GB "
+            "(default: none).",
+            least=1,
+            most=2**63 - 1,
+            panel="Costs",
+        ),
+    ] = None
     compression: Annotated[MessagePrecision | None, Description("Send messages in half precision.")] = None
     convert_bytes_per_s: ConvertRate = None
     jitter: Jitter = 0.0

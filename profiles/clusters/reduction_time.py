@@ -83,6 +83,12 @@ def all_reduce(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> AllR
     return min(_ways(num_bytes, devices, cluster), key=lambda way: way.seconds)
 
 
+def all_reduce_pairs(num_bytes: int, pairs: Sequence[Hop], cluster: Cluster) -> AllReduce:
+    """Return the way to sum `num_bytes` over the two devices of each pair, all pairs at once; none on one device."""
+    hops = dict.fromkeys(hop for pair in pairs if pair[0] != pair[1] for hop in ring_hops(pair))
+    return AllReduce("ring", (_rounds(2, num_bytes, 2, tuple(hops), cluster),) if hops else ())
+
+
 def possible_hops(devices: Sequence[int], cluster: Cluster) -> tuple[Hop, ...]:
     """Return the links of all ways to sum over `devices`, for any number of bytes."""
     return tuple(dict.fromkeys(hop for way in _ways(0, devices, cluster) for hop in way.hops))

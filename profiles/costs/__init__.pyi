@@ -23,6 +23,7 @@ from .provenance import UNSAID as UNSAID
 from .provenance import LayerExecution as LayerExecution
 from .provenance import Provenance as Provenance
 from .reductions import reduction_of as reduction_of
+from .reductions import tied_pairs as tied_pairs
 from .run_costs import RunCosts as RunCosts
 from .run_costs import RunStage as RunStage
 from .run_costs import costs_of_samples as costs_of_samples

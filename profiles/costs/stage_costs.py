@@ -228,6 +228,7 @@ class StageCosts(CostSource):
             input and their output, also if both stages are on one rank.
         advice: Advice for the error about an op without seconds.
         unitless: Columns of seconds without a unit in the table that was read, or empty.
+        tied_bytes: Bytes of the gradient that the first and the last stage sum, for weights that both have.
     """
 
     stages: tuple[StageCost, ...]
@@ -237,6 +238,7 @@ class StageCosts(CostSource):
     compression: Compression | None = None
     advice: str = _ADVICE
     unitless: tuple[str, ...] = ()
+    tied_bytes: int = 0
 
     @property
     def num_stages(self) -> int:

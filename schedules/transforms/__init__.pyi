@@ -9,7 +9,8 @@ from .replication import Placement as Placement
 from .replication import place_copies as place_copies
 from .replication import replicate as replicate
 from .schedule_spec import ScheduleSpec as ScheduleSpec
-from .step_barrier import with_step_barrier as with_step_barrier
+from .sums_before_steps import with_step_barrier as with_step_barrier
+from .sums_before_steps import with_tied_sum as with_tied_sum
 from .training_run import TrainingRun as TrainingRun
 from .training_run import microbatches_per_step as microbatches_per_step
 from .training_run import training_run as training_run

@@ -13,7 +13,7 @@ from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import ParameterValue, build, find, require_known
 from pipesched.schedules.transforms.recomputation import recompute
 from pipesched.schedules.transforms.replication import Placement, copied_name, place_copies, replicate, require_equal
-from pipesched.schedules.transforms.step_barrier import with_step_barrier
+from pipesched.schedules.transforms.sums_before_steps import with_step_barrier
 from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
 
 MAX_TRAINING_RANKS = 4096

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.costs import StageCosts, tied_pairs
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Message, Payload
+from pipesched.schedules.ops import Message, Payload, Reduce, Summed
 from pipesched.schedules.weights import live_copies, live_versions
 from pipesched.simulator import SteadyPace
 from pipesched.simulator.analysis.device_metrics import metrics
@@ -43,14 +45,19 @@ def communication_volume(schedule: Schedule, costs: StageCosts) -> Communication
         for stage, count in Counter(columns.stages[columns.codes == code].tolist()).items():
             num_messages += count
             num_bytes += count * costs.message_bytes(Message(payload, stage, 0))
-    is_sum = columns.codes == op_cells.REDUCE
-    if columns.others is not None:
-        is_sum &= columns.others == 0
-    for stage, count in Counter(columns.stages[is_sum].tolist()).items():
-        members = max(1, len(schedule.reducers.get(stage, ())))
-        rounds = 2 * (members - 1) * count // members  # every member takes part in every Reduce of its stage
-        num_messages += rounds * members
-        num_bytes += rounds * costs.stages[stage].weight_bytes
+    reduces = np.flatnonzero(columns.codes == op_cells.REDUCE).tolist()
+    for op, count in Counter(map(columns.op_at, reduces)).items():
+        assert isinstance(op, Reduce), "by its code"
+        if not op.is_over_stages:
+            members = max(1, len(schedule.reducers.get(op.stage, ())))
+            rounds = 2 * (members - 1) * count // members  # every member takes part in every Reduce of its stage
+            num_messages += rounds * members
+            num_bytes += rounds * costs.stages[op.stage].weight_bytes
+        elif op == Reduce(0, Summed.TIED):
+            pairs = tied_pairs(schedule)
+            num_apart = sum(first != last for first, last in pairs) * count // len(pairs)
+            num_messages += 4 * num_apart
+            num_bytes += 2 * num_apart * costs.tied_bytes
     return CommunicationVolume(num_messages, num_bytes)
 
 

@@ -30,7 +30,7 @@ from pipesched.profiles.clusters import Cluster, possible_hops
 from pipesched.schedules import Schedule, Timeline, repeat
 from pipesched.schedules.columns import OpColumns, op_cells
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send
+from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send, Summed
 from pipesched.schedules.transforms import with_steps
 from pipesched.simulator import (
     SAME,
@@ -264,7 +264,8 @@ def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
     Every rank has a device of its own, and every device a NIC. A link that a reduction needs is used in one order only:
     both ends post messages and reductions alike, and where more than two ranks reduce there are no messages.
     """
-    return schedule.num_devices == schedule.num_ranks and not cluster.nics and _has_ordered_rings(schedule, cluster)
+    is_alone = schedule.num_devices == schedule.num_ranks and not cluster.nics
+    return is_alone and Summed.TIED not in schedule.summands and _has_ordered_rings(schedule, cluster)
 
 
 def _has_ordered_rings(schedule: Schedule, cluster: Cluster) -> bool:

@@ -39,7 +39,7 @@ from pipesched.workflows.arguments import (
     require_epsilon,
     require_followed,
 )
-from pipesched.workflows.simulating import Setup, cut_of_model, read_setup_argument
+from pipesched.workflows.simulating import Setup, cut_of_model, read_setup_argument, require_unused
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -126,6 +126,7 @@ def _spec_of_costs(question: RunQuestion, source: ScheduleSource, setup: Setup) 
     for name in ("microbatch_size", "partition", "compression", "profile"):
         if getattr(question, name) is not None:
             raise ArgumentError(f"{name}: got it beside a Setup, expected it in the Setup; leave it out here")
+    require_unused(setup, "run", "tied_bytes")
     lists = source.schedule
     costs, machines, text = setup.costs_of(source), setup.cluster_of(lists), None
     if setup.cluster is not None:

@@ -19,6 +19,7 @@ from pipesched.workflows.simulating import (
     order_search,
     predict_source,
     read_setup_argument,
+    require_unused,
     simulate,
 )
 
@@ -67,6 +68,7 @@ def optimize(question: OptimizeQuestion) -> Optimum:
         SimulationError: The schedule cannot be reordered, or a rank has no room for one micro-batch.
     """
     source, setup = read_lists_argument(question.schedule), read_setup_argument(question.setup)
+    require_unused(setup, "optimize", "tied_bytes")
     if setup.jitter:
         raise ArgumentError(
             "jitter: got some, expected none: the best order is sought for costs that stay; leave it out"

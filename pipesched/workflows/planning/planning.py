@@ -72,7 +72,7 @@ def plan(question: PlanQuestion) -> PlanSearch:
         ScheduleError: A schedule does not exist.
     """
     setup = read_setup_argument(question.setup)
-    require_unused(setup, "plan", "partition", "compression", "jitter", "seed", "engine", "buffers")
+    require_unused(setup, "plan", "partition", "compression", "jitter", "seed", "engine", "buffers", "tied_bytes")
     require_table_size(setup, "plan")
     rule = None if question.trainer is None else TrainerRule.of(question.trainer, setup.profile)
     request = Request(

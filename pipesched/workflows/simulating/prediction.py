@@ -13,6 +13,7 @@ from pipesched.profiles.costs import CostSource, StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
+from pipesched.schedules.transforms import with_tied_sum
 from pipesched.simulator import Inexact, NetworkOptions, Scenario, SteadyPace, engine, views
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.fast import simulate_arrays, steady_pace
@@ -219,6 +220,8 @@ def predict_source(source: ScheduleSource, setup: Setup) -> Prediction:
         ProfileError: A file is bad, or does not fit the schedule.
         SimulationError: The schedule cannot be simulated.
     """
+    if setup.tied_bytes is not None:
+        source = replace(source, schedule=with_tied_sum(source.schedule), longer=None)
     schedule = source.schedule
     require_lowerable(schedule)  # before anything goes through long lists
     costs, cluster = setup.costs_of(source), setup.cluster_of(schedule, source.plan)

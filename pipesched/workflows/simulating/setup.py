@@ -110,7 +110,8 @@ class Setup(PredictionSettings, CostSettings):
         if cut.compression is None and cut.convert_bytes_per_s is not None:
             raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
         costs = stage_costs_of(cut.loaded_costs, source.schedule, cut)
-        return costs if cut.compression is None else replace(costs, compression=cut.message_compression)
+        costs = costs if cut.compression is None else replace(costs, compression=cut.message_compression)
+        return replace(costs, tied_bytes=self.tied_bytes or 0)
 
     @property
     def message_compression(self) -> Compression | None:

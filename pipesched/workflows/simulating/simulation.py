@@ -74,7 +74,7 @@ def simulate(question: SimulateQuestion) -> Simulation:
     prediction = predict_source(source, setup)
     several = None if num_runs == 1 else distribution(makespans_of_runs(prediction, num_runs, question.progress))
     return Simulation(
-        source,
+        prediction.source,
         setup,
         prediction.costs,
         prediction.cluster,

@@ -104,7 +104,7 @@ def sweep(question: SweepQuestion) -> SweepResult:
         SimulationError: The Ray cluster fails.
     """
     setup = read_setup_argument(question.setup)
-    require_unused(setup, "sweep", "engine", "buffers")
+    require_unused(setup, "sweep", "engine", "buffers", "tied_bytes")
     if setup.cluster is not None:
         setup = replace(setup, cluster=read_cluster_argument(setup.cluster, 1, "a sweep"))
     space = _space(question, setup)

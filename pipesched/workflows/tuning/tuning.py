@@ -108,7 +108,7 @@ def tune(question: TuneQuestion) -> TuneResult:
         RankFailed: With ``measure`` or `budget_s`, if a rank failed, died or hung.
     """
     setup = read_setup_argument(question.setup)
-    unused = "compression", "convert_bytes_per_s", "jitter", "seed", "engine", "buffers"
+    unused = "compression", "convert_bytes_per_s", "jitter", "seed", "engine", "buffers", "tied_bytes"
     require_unused(setup, "tune", *unused)
     require_table_size(setup, "tune")
     machines, profile = setup.limited(read_devices_argument(setup.cluster, question.num_devices)), setup.profile

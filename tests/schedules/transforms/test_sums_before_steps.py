@@ -1,4 +1,4 @@
-"""The barrier before the Steps: a closed form gives the times of any lists with a flush."""
+"""Sums over stages before the Steps: closed forms give the times of any lists with a flush."""
 
 import random
 from dataclasses import replace
@@ -17,8 +17,9 @@ from pipesched.schedules.check import find_faults
 from pipesched.schedules.formats import from_json, to_json, write_csv
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Reduce, Step, Summed, backward, forward
-from pipesched.schedules.transforms import ScheduleSpec, replicate, with_step_barrier
+from pipesched.schedules.transforms import ScheduleSpec, replicate, with_step_barrier, with_tied_sum
 from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis.summary import CommunicationVolume, communication_volume
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
 from tests.properties import examples
@@ -129,3 +130,66 @@ def test_a_rank_without_the_sum_stops_all_others():
     for simulate in (simulate_lists, simulate_arrays):
         with pytest.raises(SimulationError, match="rank 0 at 0STEP waits for 0REDUCE_NORM of rank 1"):
             simulate(early, uniform(2, 1.0, 2.0))
+
+
+@examples(60)
+@given(name=st.sampled_from(FLUSHED), seed=st.integers(0, 10**6), is_barred=st.booleans())
+def test_tied_stages_step_when_both_gradients_have_crossed_the_link(name, seed, is_barred):
+    chance = random.Random(seed)
+    try:
+        lists = build(name, chance.randint(2, 4), chance.randint(1, 8))
+    except ScheduleError:  # these counts are not for this schedule
+        return
+    drawn = random_costs(chance, lists.num_stages)
+    stages = tuple(replace(cost, step_s=0.0, weight_bytes=0) for cost in drawn.stages)
+    costs, link = replace(drawn, stages=stages, tied_bytes=chance.randint(1, 1000)), Link(0.1, 25.0)
+    cluster, last = flat(lists.num_devices, link), lists.num_stages - 1
+    without = simulate_lists(lists, costs, cluster)
+    tied = with_tied_sum(with_step_barrier(lists) if is_barred else lists)
+    assert find_faults(tied) == ()
+    firsts, lasts = lists.replicas(0), lists.replicas(last)
+    ready_s = max(without.of_rank(rank)[-1].end_s for rank in {*firsts, *lasts})
+    over_s = ready_s + (0.0 if firsts == lasts else 2 * (0.1 + costs.tied_bytes / 2 / 25.0))
+    for simulate in (simulate_lists, simulate_arrays):
+        spans = simulate(tied, costs, cluster).spans
+        steps = [span for span in spans if isinstance(span.op, Step) and span.op.stage in (0, last)]
+        if is_barred:
+            over_s = max([over_s, *(span.end_s for span in without.spans)])
+        assert [span.end_s for span in steps] == pytest.approx([over_s] * len(steps), rel=1e-9)
+
+
+def test_a_gigabyte_over_ten_gigabytes_a_second_takes_a_tenth_of_a_second():
+    setup = pipesched.Setup(uniform(4, 0.01, 0.02), flat(4, Link(0.0, 10e9)), tied_bytes=10**9)
+    told = pipesched.simulate(build("1f1b", 4, 8), setup)
+    assert told.makespan_s == pytest.approx(0.43, rel=1e-12)
+    assert told.steady_s_per_microbatch == pytest.approx(0.43 / 8, rel=1e-12)
+    assert communication_volume(lower(told.schedule), told.costs) == CommunicationVolume(4 + 2 * 3 * 8, 2 * 10**9)
+
+
+@pytest.mark.parametrize("name", ["zbv", "dualpipe", "data_parallel"])
+def test_tied_stages_on_one_device_sum_for_free(name):
+    lists, costs = build(name, 4, 8), uniform(8, 1.0, 2.0, 1.0, 1.0)
+    tied = simulate_arrays(with_tied_sum(lists), replace(costs, tied_bytes=10**9), flat(4, Link(0.0, 1.0)))
+    assert tied.makespan_s == simulate_arrays(lists, costs).makespan_s
+
+
+def test_the_order_of_the_two_sums_does_not_depend_on_which_was_asked_for_first():
+    lists = build("zbv", 2, 4)
+    both = with_tied_sum(with_step_barrier(lists)).ops
+    assert both == with_step_barrier(with_tied_sum(lists)).ops
+    assert [str(op) for op in both[0][-6:]] == [
+        "0REDUCE_TIED", "3REDUCE_TIED", "0REDUCE_NORM", "3REDUCE_NORM", "0STEP", "3STEP",
+    ]  # fmt: skip
+
+
+def test_copies_sum_their_tied_gradients_each_for_itself():
+    lists, costs = with_tied_sum(replicate(build("1f1b", 2, 4), 2)), replace(uniform(2, 1.0, 2.0), tied_bytes=100)
+    slow = flat(4, Link(0.0, 10.0))
+    assert simulate_lists(lists, costs, slow).makespan_s == 15.0 + 10.0
+    assert simulate_arrays(lists, costs, slow).makespan_s == 15.0 + 10.0
+
+
+@pytest.mark.parametrize(("name", "reason"), [("pipedream", "a schedule with a flush"), ("avgpipe", "one model")])
+def test_stages_that_step_alone_are_not_tied(name, reason):
+    with pytest.raises(ScheduleError, match=f"got tied stages, expected {reason}.*; try 1f1b"):
+        with_tied_sum(build(name, 2, 4))
