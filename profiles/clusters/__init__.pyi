@@ -9,6 +9,7 @@ from .cluster import flat as flat
 from .cluster import of_nodes as of_nodes
 from .cluster import with_slow_device as with_slow_device
 from .cluster import with_slow_link as with_slow_link
+from .kernel_curve import KernelCurve as KernelCurve
 from .link_fit import LoadedLinkFit as LoadedLinkFit
 from .link_fit import LoadedMessages as LoadedMessages
 from .link_fit import cluster_of as cluster_of

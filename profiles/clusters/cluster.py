@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipesched.profiles import ProfileError, require_count
+from pipesched.profiles.clusters.kernel_curve import KernelCurve
 from pipesched.schedules.common import shown
 from pipesched.schedules.formats import MAX_DEVICES
 
@@ -26,6 +27,8 @@ class Gpu:
         link_bandwidth_bytes_per_s: Bandwidth to the other GPUs of the node, in each direction.
         efficiency: Share of the peak that large matrix products reach.
         origin: The source of every number.
+        multiprocessors: Number of multiprocessors (compute units of AMD), or None if unknown.
+        kernels: The curve of the GPU's kernels, or None if unknown.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Gpu:
     link_bandwidth_bytes_per_s: float
     efficiency: float
     origin: str
+    multiprocessors: int | None = None
+    kernels: KernelCurve | None = None
 
 
 @dataclass(frozen=True, slots=True)

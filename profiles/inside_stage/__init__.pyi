@@ -1,3 +1,5 @@
+from .collective_time import collective_s as collective_s
+from .kernel_time import kernel_s as kernel_s
 from .model_shape import Experts as Experts
 from .model_shape import LatentAttention as LatentAttention
 from .model_shape import ModelShape as ModelShape

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pipesched.profiles.clusters import Cluster, Device, Gpu, Link
+from pipesched.profiles.clusters import Cluster, Device, Gpu, KernelCurve, Link
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
@@ -187,19 +188,62 @@ def _nic_faults(record: ClusterRecord) -> list[str]:
 _Rate = Annotated[float, Field(gt=0, le=1e24)]
 
 
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class _KernelCurve(Record):
+    becomes: ClassVar[type] = KernelCurve
+
+    launch_s: Seconds
+    matmul: _Share
+    wave_loss: Annotated[float, Field(ge=0, le=1)]
+    pipeline_depth: Annotated[float, Field(ge=0, le=1e6)]
+    small_tile: _Share
+    exposed_memory: Annotated[float, Field(ge=0, le=1)]
+    memory: _Share
+    permute: _Share
+    cross_entropy: _Share
+    expert_s: Seconds
+    attention: _Share
+    attention_backward: _Share
+    attention_tail: Annotated[float, Field(ge=0, le=1e3)]
+    origin: Text = ""
+
+
+def read_kernel_curve(text: str, file: str) -> KernelCurve:
+    """Return the curve of kernels in `text`.
+
+    Raises:
+        ProfileError: The text is no curve; the message names `file`, the place, the actual and the expected value.
+    """
+    curve: KernelCurve = parse_record(_KernelCurve, text, file, "see profiles/data/kernels/a100.json").value()
+    return curve
+
+
 class _Gpu(Record):
     memory_bytes: Annotated[Bytes, Field(gt=0)]
     flops_per_s: Annotated[dict[Annotated[str, Field(max_length=40)], _Rate], Field(min_length=1, max_length=20)]
     memory_bandwidth_bytes_per_s: _Rate
     link_bandwidth_bytes_per_s: _Rate
-    efficiency: Annotated[float, Field(gt=0, le=1)]
+    efficiency: _Share
     origin: Text = ""
+    multiprocessors: Annotated[int, Field(gt=0, le=100_000)] | None = None
+    kernels: Annotated[str, Field(max_length=40)] | _KernelCurve | None = None
 
 
-def read_gpu(text: str, file: str, name: str) -> Gpu:
+def read_gpu(text: str, file: str, name: str, load_curve: Callable[[str], KernelCurve]) -> Gpu:
     """Return the GPU in `text`, called `name`.
+
+    Args:
+        text: Text of the file.
+        file: Name of the file, for messages.
+        name: Name of the GPU.
+        load_curve: Returns the curve of kernels of a name.
 
     Raises:
         ProfileError: The text is no GPU; the message names `file`, the place, the actual and the expected value.
     """
-    return Gpu(name, **dict(parse_record(_Gpu, text, file, "see profiles/data/gpus/h100.json")))
+    parts = parse_record(_Gpu, text, file, "see profiles/data/gpus/h100.json").parts()
+    if isinstance(parts["kernels"], str):
+        parts["kernels"] = load_curve(parts["kernels"])
+    return Gpu(name, **parts)

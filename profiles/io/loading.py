@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Cluster, Gpu
+from pipesched.profiles.clusters import Cluster, Gpu, KernelCurve
 from pipesched.profiles.costs import Profile, RunCosts
 from pipesched.profiles.io.plan import Plan
 from pipesched.schedules import ScheduleError
@@ -224,10 +224,27 @@ def load_gpu(name: str | Path) -> Gpu:
     from pipesched.profiles.io.cluster_json import read_gpu
 
     if suffix_of(name) == ".json":
-        return read_gpu(read_profile_text(name), str(name), Path(name).stem)
+        return read_gpu(read_profile_text(name), str(name), Path(name).stem, load_kernel_curve)
     if name not in gpu_names():
         raise ProfileError(f"gpu: got {shown(name)}, expected one of {', '.join(gpu_names())}, or a file (.json)")
     return load_gpu(_DATA / "gpus" / f"{name}.json")
+
+
+def load_kernel_curve(name: str) -> KernelCurve:
+    """Return a curve of kernels that was fitted to measured shapes.
+
+    Args:
+        name: Name of a file in `data/kernels`.
+
+    Raises:
+        ProfileError: There is no curve of this name.
+    """
+    from pipesched.profiles.io.cluster_json import read_kernel_curve
+
+    if name not in _names("kernels"):
+        raise ProfileError(f"kernels: got {shown(name)}, expected one of {', '.join(_names('kernels'))}")
+    path = _DATA / "kernels" / f"{name}.json"
+    return read_kernel_curve(read_profile_text(path), str(path))
 
 
 def _names(folder: str) -> tuple[str, ...]:

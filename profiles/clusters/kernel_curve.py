@@ -1,0 +1,42 @@
+"""The curve of a GPU's kernels: the numbers that turn the shape of a kernel into seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCurve:
+    """The share of the data sheet that kernels reach, by shape. Shares of the peak multiply the GPU's `efficiency`.
+
+    Attributes:
+        launch_s: Time of every kernel besides its work.
+        matmul: Share of the reachable peak in large products.
+        wave_loss: Share of the idle multiprocessors of a last, incomplete wave of tiles that stay idle.
+        pipeline_depth: Further columns of the inner dimension that a tile costs, to fill and drain its pipeline.
+        small_tile: Share of the throughput that remains when a tile is half as large.
+        exposed_memory: Share of the shorter of computation and memory traffic that the longer one does not hide.
+        memory: Share of the memory bandwidth in products and in kernels that only move bytes.
+        permute: Share of the memory bandwidth when tokens are permuted to their experts.
+        cross_entropy: Share of the memory bandwidth in the loss.
+        expert_s: Time of every expert of a grouped product besides its work.
+        attention: Share of the reachable peak in the forward of attention over long sequences.
+        attention_backward: Share of the reachable peak in its backward.
+        attention_tail: Blocks of 128 rows that the last multiprocessor works longer than the average.
+        origin: Source of the numbers.
+    """
+
+    launch_s: float
+    matmul: float
+    wave_loss: float
+    pipeline_depth: float
+    small_tile: float
+    exposed_memory: float
+    memory: float
+    permute: float
+    cross_entropy: float
+    expert_s: float
+    attention: float
+    attention_backward: float
+    attention_tail: float
+    origin: str = ""

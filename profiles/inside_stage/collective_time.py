@@ -1,0 +1,80 @@
+"""The seconds of a collective over GPUs of one or several nodes, as NCCL runs them: by ring or by tree.
+
+A ring of r GPUs moves (r - 1) / r of the bytes over every GPU's link; an all-reduce moves them twice (Patarasuk and
+Yuan, 2009). NCCL lays one ring through every network interface of the group in a node, and all rings run at once: k
+GPUs per node have k interfaces, and each interface carries 1 / k of the bytes between nodes. An all-to-all sends 1 / r
+of its bytes to every GPU.
+
+    bandwidth  bytes moved / (share of the bandwidth), of the slower of both links
+    latency    rounds of a ring; an all-reduce between nodes may take a tree, of 2 log2(nodes) rounds between nodes
+    fixed      time of a collective besides its work
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pipesched.profiles.clusters import Link
+from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A collective inside a node, as SimuMax fitted it on 8 B200 (data/kernels/README.md).
+
+    Attributes:
+        share: Share of the bandwidth.
+        round_s: Time of a round besides its bytes.
+        fixed_s: Time of the collective besides its rounds.
+    """
+
+    share: float
+    round_s: float
+    fixed_s: float
+
+
+_INSIDE: dict[CollectiveKind, _Fit] = {
+    "all_reduce": _Fit(0.797, 5.5e-6, 22e-6),
+    "all_gather": _Fit(0.723, 9.2e-6, 23e-6),
+    "reduce_scatter": _Fit(0.723, 8.0e-6, 26e-6),
+    "all_to_all": _Fit(0.641, 7.3e-6, 20e-6),
+    "send_receive": _Fit(0.78, 16e-6, 0.0),
+}
+_BETWEEN_SHARE = 0.85
+"""Share of the bandwidth of a network interface."""
+
+
+def collective_s(collective: Collective, per_node: int, num_nodes: int, intra: Link, inter: Link) -> float:
+    """Return the seconds of a collective.
+
+    Args:
+        collective: The collective.
+        per_node: GPUs of the group in each node.
+        num_nodes: Number of nodes of the group.
+        intra: Link of a GPU to the other GPUs of its node, each way.
+        inter: Link of a GPU to other nodes, each way; GPUs that share an interface have their part of its bandwidth.
+    """
+    ranks = per_node * num_nodes
+    if ranks < 2:
+        return 0.0
+    fit = _INSIDE[collective.kind]
+    if collective.kind == "send_receive":
+        link, share = (intra, fit.share) if num_nodes == 1 else (inter, _BETWEEN_SHARE)
+        return fit.round_s + collective.num_bytes / (share * link.bandwidth_bytes_per_s)
+    if collective.kind == "all_to_all":
+        to_each = collective.num_bytes / ranks
+        inside_s = to_each * (per_node - 1) / (fit.share * intra.bandwidth_bytes_per_s)
+        between_s = to_each * per_node * (num_nodes - 1) / (_BETWEEN_SHARE * inter.bandwidth_bytes_per_s)
+        latency_s = fit.round_s * (per_node - 1) + inter.latency_s * (num_nodes - 1)
+        return fit.fixed_s + latency_s + max(inside_s, between_s)
+    passes = 2 if collective.kind == "all_reduce" else 1
+    moved = passes * collective.num_bytes * (ranks - 1) / ranks
+    inside_s = moved / (fit.share * intra.bandwidth_bytes_per_s) if per_node > 1 else 0.0
+    if num_nodes == 1:
+        return fit.fixed_s + passes * (ranks - 1) * fit.round_s + inside_s
+    between_s = moved / (per_node * _BETWEEN_SHARE * inter.bandwidth_bytes_per_s)
+    ring_s = (ranks - num_nodes) * fit.round_s + (num_nodes - 1) * inter.latency_s
+    tree_s = (per_node - 1) * fit.round_s + math.ceil(math.log2(num_nodes)) * inter.latency_s
+    latency_s = passes * min(ring_s, tree_s if passes == 2 else math.inf)
+    return fit.fixed_s + latency_s + max(inside_s, between_s)
