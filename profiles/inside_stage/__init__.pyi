@@ -9,3 +9,5 @@ from .operators import GroupName as GroupName
 from .operators import Operator as Operator
 from .operators import OperatorKind as OperatorKind
 from .sharding import LayerSharding as LayerSharding
+from .training_rates import TrainingRates as TrainingRates
+from .training_rates import training_rates as training_rates

@@ -1,4 +1,19 @@
-"""The shape of a transformer: all numbers that determine its operators, parameters and activations."""
+"""The shape of a transformer: all numbers that determine its operators, parameters and activations.
+
+A shape counts its parameters and the floating-point operations of a training step. `flops_per_token` follows PaLM
+(arXiv:2204.02311, appendix B), which defines the model FLOPs utilization (MFU):
+
+    6 x weights of matrix products that a token visits + 6 x layers x heads x (query size + value size) x sequence
+
+Each weight takes two operations in the forward pass and four in the backward pass. The head counts, the lookup of the
+embedding does not. Recomputation does not count. The square of attention counts in full, although causal attention
+needs half of it. Trainers differ in this term:
+
+    full square    PaLM, nanotron, llm-foundry, and older releases of Megatron-LM and Megatron-DeepSpeed
+    half square    recent Megatron-LM (``num_floating_point_operations``), and Megatron-Bridge
+
+Megatron-DeepSpeed of 2022 also counts the recomputed forward pass of the blocks.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +31,8 @@ class Experts:
         shared_ffn: Inner width of all shared experts together, which every token visits.
         first_dense: Number of first blocks without experts.
         every: Of the later blocks, one in `every` has experts.
+        has_router_bias: The router adds a number to the score of each expert.
+        has_shared_gate: A gate scales the output of the shared experts.
     """
 
     count: int
@@ -24,6 +41,8 @@ class Experts:
     shared_ffn: int = 0
     first_dense: int = 0
     every: int = 1
+    has_router_bias: bool = False
+    has_shared_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +75,17 @@ class ModelShape:
         ffn: Inner width of the dense feed-forward part.
         heads: Attention heads.
         kv_heads: Heads of keys and values; fewer than `heads` in grouped-query attention.
-        head_size: Width of a head.
+        head_size: Width of a head; of its query and key in latent attention.
         vocab: Size of the vocabulary.
         sequence: Tokens of a sample.
         is_gated: The feed-forward part has a gate (SwiGLU): two products up, one down.
         is_tied: The embedding and the head share their weights.
-        has_bias: Linear layers have a bias.
+        has_bias: Linear layers in blocks have a bias.
+        has_query_bias: The layers of queries, keys and values have a bias; implied by `has_bias`.
+        has_head_norms: A norm follows the queries and the keys of each head.
         has_dropout: Dropout follows attention and feed-forward part, and keeps masks.
-        has_positions: The embedding of positions is learned; otherwise positions are rotary.
+        has_positions: The embedding has a learned row for each position; otherwise positions are rotary, or ALiBi.
+        has_embedding_norm: A norm follows the embedding.
         has_layer_norm: Norms have a weight and a bias (LayerNorm); otherwise a weight alone (RMSNorm).
         experts: Mixture of experts, or None.
         latent: Latent attention, or None.
@@ -82,8 +104,11 @@ class ModelShape:
     is_gated: bool = False
     is_tied: bool = False
     has_bias: bool = False
+    has_query_bias: bool = False
+    has_head_norms: bool = False
     has_dropout: bool = False
     has_positions: bool = False
+    has_embedding_norm: bool = False
     has_layer_norm: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
@@ -94,3 +119,124 @@ class ModelShape:
         if self.experts is None or block < self.experts.first_dense:
             return False
         return (block - self.experts.first_dense) % self.experts.every == self.experts.every - 1
+
+    @property
+    def value_size(self) -> int:
+        """The width of a head's value."""
+        return self.head_size if self.latent is None else self.latent.value_size
+
+    @property
+    def attention_weights(self) -> int:
+        """The weights of the matrix products of a block's attention, without scores."""
+        output = self.heads * self.value_size * self.hidden
+        latent = self.latent
+        if latent is None:
+            return (self.heads + 2 * self.kv_heads) * self.head_size * self.hidden + output
+        queries = self.heads * (latent.nope_size + latent.rope_size)
+        rank = latent.query_rank
+        query_weights = self.hidden * queries if rank is None else (self.hidden + queries) * rank
+        compressed = self.hidden * (latent.key_value_rank + latent.rope_size)
+        expanded = latent.key_value_rank * self.heads * (latent.nope_size + latent.value_size)
+        return query_weights + compressed + expanded + output
+
+    @property
+    def attention_parameters(self) -> int:
+        """The parameters of a block's attention: weights, biases, and norms of heads or compressed vectors."""
+        query_biases = (self.heads + 2 * self.kv_heads) * self.head_size
+        biases = query_biases * (self.has_bias or self.has_query_bias) + self.hidden * self.has_bias
+        norms = 2 * self.norm_parameters(self.head_size) * self.has_head_norms
+        if self.latent is not None:
+            norms += self.norm_parameters(self.latent.query_rank or 0)
+            norms += self.norm_parameters(self.latent.key_value_rank)
+        return self.attention_weights + biases + norms
+
+    def norm_parameters(self, width: int) -> int:
+        """Return the parameters of a norm of `width` numbers."""
+        return width * (2 if self.has_layer_norm else 1)
+
+    def feed_forward_weights(self, ffn: int) -> int:
+        """Return the weights of a feed-forward part with inner width `ffn`."""
+        return (3 if self.is_gated else 2) * self.hidden * ffn
+
+    def feed_forward_parameters(self, ffn: int) -> int:
+        """Return the parameters of a feed-forward part with inner width `ffn`; 0 if the width is 0."""
+        biases = (2 if self.is_gated else 1) * ffn + self.hidden if self.has_bias and ffn else 0
+        return self.feed_forward_weights(ffn) + biases
+
+    @property
+    def router_parameters(self) -> int:
+        """The parameters of the router of a block with experts, and of the gate of its shared experts; otherwise 0."""
+        if self.experts is None:
+            return 0
+        scores = self.experts.count * (self.hidden + self.experts.has_router_bias)
+        return scores + self.hidden * self.experts.has_shared_gate
+
+    @property
+    def embedding_parameters(self) -> int:
+        """The parameters of the embedding: rows of tokens, rows of positions, and a norm."""
+        rows = self.vocab + self.sequence * self.has_positions
+        return rows * self.hidden + self.norm_parameters(self.hidden) * self.has_embedding_norm
+
+    @property
+    def head_parameters(self) -> int:
+        """The parameters of the last norm, and of a head that shares no weights with the embedding."""
+        return self.norm_parameters(self.hidden) + (0 if self.is_tied else self.vocab * self.hidden)
+
+    def block_parameters(self, block: int, *, is_active: bool = False) -> int:
+        """Return the parameters of a block.
+
+        Args:
+            block: Index of the block; an index after the last block is the index of a prediction block.
+            is_active: Count only the experts that a token visits.
+        """
+        parameters = self.attention_parameters + 2 * self.norm_parameters(self.hidden)
+        experts = self.experts
+        if experts is None or not self.has_experts(block):
+            return parameters + self.feed_forward_parameters(self.ffn)
+        routed = experts.topk if is_active else experts.count
+        parameters += self.router_parameters + routed * self.feed_forward_parameters(experts.ffn)
+        return parameters + self.feed_forward_parameters(experts.shared_ffn)
+
+    @property
+    def parameters(self) -> int:
+        """The parameters of the model, without prediction blocks."""
+        blocks = sum(map(self.block_parameters, range(self.layers)))
+        return self.embedding_parameters + blocks + self.head_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that a token visits, without prediction blocks; all parameters of a model without experts."""
+        blocks = sum(self.block_parameters(block, is_active=True) for block in range(self.layers))
+        return self.embedding_parameters + blocks + self.head_parameters
+
+    @property
+    def prediction_parameters(self) -> int:
+        """The parameters of all prediction blocks, whose embedding and head are the model's."""
+        own = 2 * self.hidden**2 + 3 * self.norm_parameters(self.hidden)
+        return sum(own + self.block_parameters(self.layers + index) for index in range(self.predicted_tokens))
+
+    @property
+    def weights_per_token(self) -> int:
+        """The weights of all matrix products that a token visits: blocks, router, prediction blocks, and each head."""
+        blocks = self.layers + self.predicted_tokens
+        weights = blocks * self.attention_weights
+        for block in range(blocks):
+            experts = self.experts if self.has_experts(block) else None
+            if experts is None:
+                weights += self.feed_forward_weights(self.ffn)
+            else:
+                weights += self.hidden * experts.count
+                weights += self.feed_forward_weights(experts.topk * experts.ffn + experts.shared_ffn)
+        joined = 2 * self.hidden**2 * self.predicted_tokens
+        return weights + joined + (1 + self.predicted_tokens) * self.vocab * self.hidden
+
+    def flops_per_token(self, *, halves_attention: bool = False) -> int:
+        """Return the floating-point operations of forward and backward for a token, without recomputation.
+
+        Args:
+            halves_attention: Count half of the square of attention, as recent Megatron-LM does; PaLM, nanotron and
+                llm-foundry count the whole square.
+        """
+        blocks = self.layers + self.predicted_tokens
+        attention = 6 * blocks * self.heads * (self.head_size + self.value_size) * self.sequence
+        return 6 * self.weights_per_token + (attention // 2 if halves_attention else attention)

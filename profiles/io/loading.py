@@ -164,7 +164,7 @@ def write_profile_text(path: str | Path, text: str) -> None:
         raise ProfileError(str(error)) from error
 
 
-_DATA = Path(__file__).parents[1] / "data"
+DATA_FOLDER = Path(__file__).parents[1] / "data"
 
 
 def machine_names() -> tuple[str, ...]:
@@ -194,7 +194,7 @@ def load_machine(name: str | Path) -> Cluster:
         raise ProfileError(
             f"machine: got {shown(name)}, {guess}expected one of {', '.join(machine_names())}, or a file (.json)"
         )
-    return load_cluster(_DATA / "machines" / f"{name}.json")
+    return load_cluster(DATA_FOLDER / "machines" / f"{name}.json")
 
 
 def machine_name_of(cluster: Cluster) -> str | None:
@@ -227,7 +227,7 @@ def load_gpu(name: str | Path) -> Gpu:
         return read_gpu(read_profile_text(name), str(name), Path(name).stem, load_kernel_curve)
     if name not in gpu_names():
         raise ProfileError(f"gpu: got {shown(name)}, expected one of {', '.join(gpu_names())}, or a file (.json)")
-    return load_gpu(_DATA / "gpus" / f"{name}.json")
+    return load_gpu(DATA_FOLDER / "gpus" / f"{name}.json")
 
 
 def load_kernel_curve(name: str) -> KernelCurve:
@@ -243,9 +243,9 @@ def load_kernel_curve(name: str) -> KernelCurve:
 
     if name not in _names("kernels"):
         raise ProfileError(f"kernels: got {shown(name)}, expected one of {', '.join(_names('kernels'))}")
-    path = _DATA / "kernels" / f"{name}.json"
+    path = DATA_FOLDER / "kernels" / f"{name}.json"
     return read_kernel_curve(read_profile_text(path), str(path))
 
 
 def _names(folder: str) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in (_DATA / folder).glob("*.json")))
+    return tuple(sorted(path.stem for path in (DATA_FOLDER / folder).glob("*.json")))

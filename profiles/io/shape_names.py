@@ -1,0 +1,294 @@
+"""The shape of a transformer by name: a preset, a Hugging Face ``config.json``, or free numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import GptShape
+from pipesched.profiles.inside_stage import Experts, LatentAttention, ModelShape
+from pipesched.profiles.io.loading import DATA_FOLDER, read_profile_text
+from pipesched.profiles.io.model_name import read_arguments
+from pipesched.schedules.common import guess, shown
+
+_PRESETS = DATA_FOLDER / "models"
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the models whose shape comes with pipesched."""
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.json")))
+
+
+def model_shape(name: str | Path) -> ModelShape:
+    """Return the shape of a transformer.
+
+    Args:
+        name: One of these forms; a path is a configuration.
+
+            ``llama3-70b``                a preset (`preset_names`)
+            ``hf:folder/config.json``     a Hugging Face configuration, or the folder with its ``config.json``
+            ``transformer:layers=32,..``  free numbers: layers, hidden, heads, vocab and seq are required
+            ``gpt:layers=8,width=320``    the built-in model of `resolve_model`
+
+            Numbers after a colon change a preset or a configuration, as in ``llama3-70b:layers=12,seq=8192``.
+
+    Raises:
+        ProfileError: There is no such model, the file is invalid, or the numbers do not fit together; one line.
+    """
+    text = f"hf:{name}" if isinstance(name, Path) else name
+    kind, _, rest = text.partition(":")
+    if kind == "transformer":
+        given = _given(text, rest)
+        shape = _changed(text, _plain_shape(text, given), given)
+    elif kind == "gpt":
+        shape = _built_in_shape(text, rest)
+    else:
+        base, changes = _base_shape(text, kind, rest)
+        shape = _changed(text, base, _given(text, changes))
+    faults = _faults(shape)
+    if faults:
+        raise ProfileError(f"model {shown(text)}: {faults[0]}")
+    return shape
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers that a name may give, by their keys; None is not given."""
+
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_size: int | None = None
+    ffn: int | None = None
+    vocab: int | None = None
+    seq: int | None = None
+    gated: bool | None = None
+    tied: bool | None = None
+    bias: bool | None = None
+    dropout: bool | None = None
+    positions: bool | None = None
+    layer_norm: bool | None = None
+    experts: int | None = None
+    topk: int | None = None
+    expert_ffn: int | None = None
+    shared_experts: int | None = None
+    moe_every: int | None = None
+    dense_first: int | None = None
+    mla: bool | None = None
+    q_rank: int | None = None
+    kv_rank: int | None = None
+    nope_size: int | None = None
+    rope_size: int | None = None
+    value_size: int | None = None
+    mtp: int | None = None
+
+
+_MODEL_FIELDS = {
+    "layers": "layers",
+    "hidden": "hidden",
+    "heads": "heads",
+    "kv_heads": "kv_heads",
+    "head_size": "head_size",
+    "ffn": "ffn",
+    "vocab": "vocab",
+    "seq": "sequence",
+    "gated": "is_gated",
+    "tied": "is_tied",
+    "bias": "has_bias",
+    "dropout": "has_dropout",
+    "positions": "has_positions",
+    "layer_norm": "has_layer_norm",
+    "mtp": "predicted_tokens",
+}
+"""Fields of `ModelShape`, by key."""
+_EXPERT_FIELDS = {
+    "experts": "count",
+    "topk": "topk",
+    "expert_ffn": "ffn",
+    "moe_every": "every",
+    "dense_first": "first_dense",
+}
+"""Fields of `Experts`, by key; ``shared_experts`` is a multiple of ``expert_ffn``."""
+_LATENT_FIELDS = {
+    "q_rank": "query_rank",
+    "kv_rank": "key_value_rank",
+    "nope_size": "nope_size",
+    "rope_size": "rope_size",
+    "value_size": "value_size",
+}
+"""Fields of `LatentAttention`, by key."""
+_USUAL_LATENT = LatentAttention(query_rank=1536, key_value_rank=512, nope_size=128, rope_size=64, value_size=128)
+"""Sizes of ``mla=yes``: DeepSeek-V2 and V3 (arXiv:2405.04434, section 3.1.2; arXiv:2412.19437, section 4.2)."""
+_REQUIRED = ("layers", "hidden", "heads", "vocab", "seq")
+_MAY_BE_ZERO = ("experts", "shared_experts", "dense_first", "q_rank", "mtp")
+_MOST = {"layers": 10_000, "mtp": 100}
+"""Largest values of keys; larger ones are typing errors."""
+_MOST_OF_OTHERS = 2**31 - 1
+"""Largest value of the other keys."""
+
+
+def _given(text: str, rest: str) -> dict[str, Any]:
+    """Return the numbers in ``key=value,key=value``, each in its range.
+
+    Raises:
+        ProfileError: A key is unknown or repeated, or a value has the wrong type or is out of range.
+    """
+    given = read_arguments(text, _Numbers, rest)
+    for key, got in given.items():
+        least, most = 0 if key in _MAY_BE_ZERO else 1, _MOST.get(key, _MOST_OF_OTHERS)
+        if not isinstance(got, bool) and not least <= got <= most:
+            advice = "raise it" if got < least else "lower it"
+            raise ProfileError(f"model {shown(text)}: {key}: got {got}, expected {least} to {most}; {advice}")
+    return given
+
+
+def _base_shape(text: str, kind: str, rest: str) -> tuple[ModelShape, str]:
+    """Return the shape of a preset or a configuration, and the changes behind its name."""
+    if kind == "hf":
+        file, _, changes = rest.rpartition(":")
+        if not file or "=" not in changes:
+            file, changes = rest, ""
+        if not file:
+            raise ProfileError(f"model {shown(text)}: got no file, expected one; try hf:path/config.json")
+        return _read_config(file, text), changes
+    if kind in preset_names():
+        return _read_config(_PRESETS / f"{kind}.json", text), rest
+    forms = ("hf:path/config.json", "transformer:layers=..", "gpt:layers=..")
+    raise ProfileError(
+        f"model: got {shown(text)}, {guess(kind, preset_names())}expected one of "
+        f"{', '.join((*preset_names(), *forms))}; check its spelling"
+    )
+
+
+def _read_config(path: str | Path, name: str) -> ModelShape:
+    from pipesched.profiles.io.hugging_face import read_config  # loads pydantic
+
+    file = Path(path)
+    file = file / "config.json" if file.is_dir() else file
+    return read_config(read_profile_text(file), str(file), name)
+
+
+def _built_in_shape(text: str, rest: str) -> ModelShape:
+    """Return the shape of the built-in GPT: GPT-2's, with a head of its own and without dropout."""
+    gpt = GptShape(**read_arguments(text, GptShape, rest))
+    gpt.require_possible(repr(text))
+    return ModelShape(
+        name=text,
+        layers=gpt.layers,
+        hidden=gpt.width,
+        ffn=4 * gpt.width,
+        heads=gpt.heads,
+        kv_heads=gpt.heads,
+        head_size=gpt.width // gpt.heads,
+        vocab=gpt.vocab,
+        sequence=gpt.context,
+        has_bias=True,
+        has_dropout=True,
+        has_positions=True,
+        has_layer_norm=True,
+    )
+
+
+def _plain_shape(text: str, given: dict[str, Any]) -> ModelShape:
+    """Return the shape with the required numbers: a feed-forward part of four times the width, no bias, RMSNorm."""
+    missing = [key for key in _REQUIRED if key not in given]
+    if given.get("gated") and "ffn" not in given:
+        missing.append("ffn")
+    if missing:
+        raise ProfileError(
+            f"model {shown(text)}: got no {', '.join(missing)}, expected a number for each; append {missing[0]}=..."
+        )
+    hidden, heads = given["hidden"], given["heads"]
+    return ModelShape(
+        name=text,
+        layers=given["layers"],
+        hidden=hidden,
+        ffn=4 * hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_size=given.get("head_size") or _head_size(text, hidden, heads),
+        vocab=given["vocab"],
+        sequence=given["seq"],
+    )
+
+
+def _head_size(text: str, hidden: int, heads: int) -> int:
+    if hidden % heads:
+        raise ProfileError(
+            f"model {shown(text)}: hidden: got {hidden}, expected a multiple of heads={heads}; "
+            f"try hidden={-(-hidden // heads) * heads}, or append head_size=..."
+        )
+    return hidden // heads
+
+
+def _changed(text: str, shape: ModelShape, given: dict[str, Any]) -> ModelShape:
+    """Return `shape` with the given numbers; heads fill the width again, and keys keep a head for each query head."""
+    changes = {field: given[key] for key, field in _MODEL_FIELDS.items() if key in given}
+    hidden, heads = changes.get("hidden", shape.hidden), changes.get("heads", shape.heads)
+    if {"hidden", "heads"} & given.keys() and shape.heads * shape.head_size == shape.hidden:
+        changes.setdefault("head_size", given.get("head_size") or _head_size(text, hidden, heads))
+    if shape.kv_heads == shape.heads:
+        changes.setdefault("kv_heads", heads)
+    latent = _changed_latent(text, shape.latent, given)
+    if latent is not None:
+        changes["head_size"] = latent.nope_size + latent.rope_size
+    return replace(shape, experts=_changed_experts(text, shape.experts, given), latent=latent, **changes)
+
+
+def _changed_experts(text: str, experts: Experts | None, given: dict[str, Any]) -> Experts | None:
+    changes = {field: given[key] for key, field in _EXPERT_FIELDS.items() if key in given}
+    used = [key for key in (*_EXPERT_FIELDS, "shared_experts") if key in given]
+    if given.get("experts") == 0:
+        experts, used = None, [key for key in used if key != "experts"]
+    elif experts is None and "experts" in given:
+        missing = [key for key in ("topk", "expert_ffn") if key not in given]
+        if missing:
+            raise ProfileError(
+                f"model {shown(text)}: got no {', '.join(missing)}, expected a number for each, beside experts; "
+                f"append {missing[0]}=..."
+            )
+        experts = Experts(count=given["experts"], topk=given["topk"], ffn=given["expert_ffn"])
+    if experts is None:
+        _require_unused(text, used, "experts", "experts=8")
+        return None
+    experts = replace(experts, **changes)
+    if "shared_experts" in given:
+        experts = replace(experts, shared_ffn=given["shared_experts"] * experts.ffn)
+    return experts
+
+
+def _changed_latent(text: str, latent: LatentAttention | None, given: dict[str, Any]) -> LatentAttention | None:
+    changes = {field: given[key] for key, field in _LATENT_FIELDS.items() if key in given}
+    if "mla" in given:
+        latent = (latent or _USUAL_LATENT) if given["mla"] else None
+    if latent is None:
+        _require_unused(text, [key for key in _LATENT_FIELDS if key in given], "mla", "mla=yes")
+        return None
+    latent = replace(latent, **changes)
+    return replace(latent, query_rank=latent.query_rank or None)
+
+
+def _require_unused(text: str, used: list[str], owner: str, advice: str) -> None:
+    if used:
+        raise ProfileError(f"model {shown(text)}: {used[0]}: got it without {owner}, expected both; append {advice}")
+
+
+def _faults(shape: ModelShape) -> list[str]:
+    """Return a fault for each pair of numbers that contradict each other."""
+    faults = []
+    if shape.heads % shape.kv_heads:
+        faults.append(f"kv_heads: got {shape.kv_heads}, expected a divisor of heads={shape.heads}; try kv_heads=1")
+    experts = shape.experts
+    if experts is not None and experts.topk > experts.count:
+        faults.append(f"topk: got {experts.topk}, expected at most experts={experts.count}; lower it")
+    if experts is not None and not any(map(shape.has_experts, range(shape.layers))):
+        faults.append(
+            f"experts: got {experts.count} for no block: dense_first={experts.first_dense} and "
+            f"moe_every={experts.every} of layers={shape.layers}, expected some block with experts; lower dense_first"
+        )
+    if shape.latent is not None and shape.kv_heads != shape.heads:
+        faults.append(f"kv_heads: got {shape.kv_heads} with mla, expected heads={shape.heads}; leave it out")
+    return faults
