@@ -50,6 +50,7 @@ class LayerCost:
         step_s: Seconds of one optimizer step, zeroing the gradients included.
         measurements: Measurements by rising micro-batch size; the sizes are the same for every layer.
         work: Other work on the weights; None in older profiles, where it counts as 0.
+        gradient_bytes: Bytes of the gradients from the first backward to the Step (default: `weight_bytes`).
     """
 
     name: str
@@ -58,6 +59,7 @@ class LayerCost:
     step_s: float
     measurements: tuple[LayerMeasurement, ...]
     work: LayerWork | None = None
+    gradient_bytes: int | None = None
 
 
 _ADVICE = "if the profile is old, measure it again; or give `input_share=0.5`"
@@ -288,8 +290,16 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         average_s=sum(layer.average_s for layer in work),
         output_is_saved=output_is_saved(measured),
         working_bytes=_working_bytes(measured),
+        gradient_bytes=_gradient_bytes(layers),
     )
     return _split_first(cost) if is_first else _split(cost, measured)
+
+
+def _gradient_bytes(layers: Sequence[LayerCost]) -> int | None:
+    """Return the bytes of the gradients of a stage, or None if no layer says them."""
+    if all(layer.gradient_bytes is None for layer in layers):
+        return None
+    return sum(layer.weight_bytes if layer.gradient_bytes is None else layer.gradient_bytes for layer in layers)
 
 
 def _split_first(cost: StageCost) -> StageCost:

@@ -11,7 +11,9 @@ _SECONDS = (
     "average_s",
 )  # fmt: skip
 """The fields with seconds of a stage."""
-ADDED_UP = (*_SECONDS, "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
+ADDED_UP = (
+    *_SECONDS, "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes", "gradient_bytes",
+)  # fmt: skip
 """The fields that are summed over neighbouring stages or layers of one stage."""
 OF_SAMPLES = (
     "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "output_bytes", "working_bytes",
@@ -33,7 +35,7 @@ class StageCost:
         output_bytes: Bytes of the activation sent to the next stage, and of its gradient.
         saved_bytes: Bytes held from F to the end of B or I of one micro-batch, the stage's input included (M_B of
             arXiv:2401.10241).
-        weight_bytes: Bytes of one version of the weights; the gradients take as many bytes again.
+        weight_bytes: Bytes of one version of the weights.
         optimizer_bytes: Bytes of the optimizer's state.
         utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
         saved_for_weight_bytes: Bytes held from the end of I to the end of W (M_W of arXiv:2401.10241); None for
@@ -44,6 +46,7 @@ class StageCost:
         output_is_saved: Whether `saved_bytes` includes the output, so that sending it takes no more memory.
         recompute_s: Seconds of R (default: `forward_s`).
         working_bytes: Peak memory of B or I while it runs, besides its inputs.
+        gradient_bytes: Bytes of the gradients from the first B or W to the Step (default: `weight_bytes`).
     """
 
     forward_s: float
@@ -63,6 +66,7 @@ class StageCost:
     output_is_saved: bool = False
     recompute_s: float | None = None
     working_bytes: int = 0
+    gradient_bytes: int | None = None
 
     @property
     def whole_backward_s(self) -> float | None:
@@ -85,6 +89,8 @@ class StageCost:
                 return self.copy_s
             case "saved_for_weight_bytes":
                 return self.saved_bytes
+            case "gradient_bytes":
+                return self.weight_bytes
         return None
 
     @property

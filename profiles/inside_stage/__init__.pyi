@@ -1,4 +1,6 @@
 from .collective_time import collective_s as collective_s
+from .estimated_profile import estimated_profile as estimated_profile
+from .fabric import Fabric as Fabric
 from .kernel_time import kernel_s as kernel_s
 from .model_shape import Experts as Experts
 from .model_shape import LatentAttention as LatentAttention

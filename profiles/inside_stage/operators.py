@@ -1,4 +1,4 @@
-"""The operators of a layer on one GPU, as numbers: kernels with their shapes, and collectives with their bytes."""
+"""The operators of a layer on one GPU: kernels with their shapes and bytes, and collectives with their bytes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Operator:
         flops: Floating-point operations of products of matrices, two per multiplication. Causal attention counts half
             of the square.
         num_bytes: Bytes that the kernel reads from the GPU's memory and writes there.
+        saved_bytes: Bytes that a forward kernel keeps for the backward, each tensor counted at one kernel.
         batch: Products of equal shape: experts on the GPU for ``group_matmul``, samples for attention, otherwise 1.
         rows: m of a product; tokens of a sequence for attention.
         columns: n of a product; heads on the GPU for attention.
@@ -36,6 +37,7 @@ class Operator:
     kind: OperatorKind
     flops: int
     num_bytes: int
+    saved_bytes: int = 0
     batch: int = 1
     rows: int = 0
     columns: int = 0

@@ -31,6 +31,8 @@ class LayerSharding:
         gradient_bytes: Bytes of an element of the accumulated gradients.
         recompute: Recomputation in the backward.
         has_flash_attention: Attention is one kernel that never has its whole matrix in memory.
+        has_fused_gradients: Products of weight gradients add to the float32 gradients. Each leaves a placeholder of the
+            size of the weights to autograd, one for all equal matrices (Transformer Engine).
         has_fused_loss: The loss reads the logits once and keeps no float32 copy.
         hides_gradients: The sum of gradients runs beside the last backward.
         hides_weights: The gather of weights runs beside the first forward, or of ZeRO-3 beside the layer before.
@@ -48,6 +50,7 @@ class LayerSharding:
     gradient_bytes: int = 4
     recompute: Recomputation = "none"
     has_flash_attention: bool = True
+    has_fused_gradients: bool = True
     has_fused_loss: bool = False
     hides_gradients: bool = False
     hides_weights: bool = False

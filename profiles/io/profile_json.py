@@ -1,10 +1,11 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 8, "model": ..., "layers": [...], ...}``.
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 9, "model": ..., "layers": [...], ...}``.
 
 Version 2 adds the split into I and W to each measurement (``split``). Version 3 adds copies of weights to each layer
 (``work``), and the kind of the device; earlier versions were measured on CPUs. Version 4 adds the variation of the
 seconds (``variation``), version 5 the price of sharing a core (``sharing``), version 6 the execution of the layers
 (``execution``), version 7 the speed of the machine (``yardstick``). Version 8 adds to each measurement the launch time
-of a GPU's host (``launch_s``) and the working memory of a backward (``working_bytes``).
+of a GPU's host (``launch_s``) and the working memory of a backward (``working_bytes``). Version 9 adds the bytes of the
+gradients to each layer (``gradient_bytes``).
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class _Layer(Record):
     step_s: Seconds
     measurements: Annotated[tuple[_Measurement, ...], Field(min_length=1, max_length=1000)]
     work: _Work | None = None
+    gradient_bytes: Bytes | None = None
 
 
 class _Provenance(Record):
@@ -127,7 +129,7 @@ class _Profile(Record):
     becomes: ClassVar[type] = Profile
 
     format: Literal["pipesched-profile"]
-    version: Literal[1, 2, 3, 4, 5, 6, 7, 8]
+    version: Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
@@ -165,7 +167,7 @@ def profile_text(profile: Profile, file: str) -> str:
     fields = asdict(replace(profile, graph=None))
     del fields["graph"]  # a file has a chain
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 8, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 9, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
@@ -174,7 +176,7 @@ def _version_faults(record: _Profile) -> list[str]:
     """Return a fault for each field that is later than the version of the file, or missing in it."""
     named: list[tuple[str, Record, str, int]] = []
     for index, layer in enumerate(record.layers):
-        named.append((f"layers.{index}", layer, "work", 3))
+        named += [(f"layers.{index}", layer, name, since) for name, since in (("work", 3), ("gradient_bytes", 9))]
         named += [
             (f"layers.{index}.measurements.{number}", measurement, name, since)
             for number, measurement in enumerate(layer.measurements)

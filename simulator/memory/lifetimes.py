@@ -15,7 +15,8 @@ The kinds, and when each is held:
                      the end of the last such op; a predicted copy from the start of its op to just after its end
     reference        of stages that are averaged: one reference model on the device, always
     updates          of such a stage, each rank's: a place for its update, or the weights before its Step, always
-    gradients        as large as the weights, from the end of a stage's first B or W to the end of its next Step
+    gradients        `gradient_bytes`, by default as many as of the weights, from the end of a stage's first B or W to
+                     the end of its next Step
     activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
                      W the part that W still needs; with R only the stage's input until R; and while B or I runs its
                      working memory, such as gradients of activations inside the stage
@@ -149,7 +150,7 @@ def part_bytes(costs: StageCosts, num_stages: int, buffers: Buffers = "pooled") 
     weights, outputs = [cost.weight_bytes for cost in stages], [cost.output_bytes for cost in stages]
     messages = [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(num_stages)]
     rows += [[cost.working_bytes for cost in stages], weights, [cost.optimizer_bytes for cost in stages]]
-    rows += [weights, weights, weights, messages]
+    rows += [weights, weights, [cost.said("gradient_bytes") for cost in stages], messages]
     for sizes, is_own in ((messages, costs.compression is None), (outputs, True)):
         rows += [
             sizes,

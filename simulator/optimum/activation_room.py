@@ -195,7 +195,7 @@ def _stage_room(schedule: Schedule, costs: StageCosts, stage: int) -> StageRoom:
         saved,
         kept,
         min(inputs, saved),
-        cost.weight_bytes,
+        cost.said("gradient_bytes"),
         gradient_bytes if is_sent else 0,
         cost.working_bytes,
         gradient_bytes if is_held else 0,

@@ -166,7 +166,9 @@ class _Copy:
         count = 1
         if len(costs) == 1 and not self.candidate.recomputes:
             count = self.form.in_flight(rank, self.candidate.num_microbatches)
-        return fixed + max(max(count * cost.saved_bytes + cost.working_bytes, cost.weight_bytes) for cost in costs)
+        activations = [count * cost.saved_bytes + cost.working_bytes for cost in costs]
+        gradients: list[int] = [cost.said("gradient_bytes") for cost in costs]
+        return fixed + max(*activations, *gradients)
 
     def speed(self, stage: int) -> float:
         """Return the speed of the fastest device that holds a stage."""

@@ -26,7 +26,7 @@ CLUSTER = Cluster(
 
 _SINCE = {
     "split": 2, "work": 3, "kind": 3, "variation": 4, "sharing": 5, "execution": 6, "yardstick": 7, "launch_s": 8,
-    "working_bytes": 8,
+    "working_bytes": 8, "gradient_bytes": 9,
 }  # fmt: skip
 
 
@@ -152,11 +152,11 @@ def edited(text, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(version=9), "version: got 9, expected 1, 2, 3, 4, 5, 6, 7 or 8"),
+        (lambda f: f.update(version=10), "version: got 10, expected 1, 2, 3, 4, 5, 6, 7, 8 or 9"),
         (lambda f: f.update(version=1), "layers.0.measurements.0: got a split, expected none in version 1"),
         (lambda f: f.update(version=2), "layers.0: got a work, expected none in version 2"),
-        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 8"),
-        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 8"),
+        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 9"),
+        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 9"),
         (lambda f: f["layers"][1]["work"].update(copy_s=-1), "layers.1.work.copy_s: got -1"),
         (lambda f: f["layers"][1]["measurements"][0].pop("split"), "layers.1.measurements.0: got no split"),
         (lambda f: f["layers"][1]["measurements"][0]["split"].pop("gradient_bytes"), "gradient_bytes: got nothing"),

@@ -1,0 +1,435 @@
+"""The operators of a transformer's layers on one GPU, for one micro-batch.
+
+The layers follow Megatron-LM. Symbols: T tokens of a micro-batch on one GPU, h width, t GPUs of the tensor group, e
+bytes of an element. The matrices of attention and feed-forward part are split over the tensor group. With sequence
+parallelism the norms and residual sums are split by tokens, and an all-gather and a reduce-scatter replace each
+all-reduce (arXiv:2205.05198, section 4.2.2).
+
+    norm -> qkv -> [rotary] -> attention -> projection -> residual -> norm -> up -> activation -> down -> residual
+
+A linear layer has three products: forward (T, k) x (k, n), gradient of the input (T, n) x (n, k), and gradient of the
+weights (n, T) x (T, k). All other kernels only move bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pipesched.profiles import FLOAT32_BYTES
+from pipesched.profiles.inside_stage.model_shape import LatentAttention, ModelShape
+from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind, GroupName, Operator, OperatorKind
+from pipesched.profiles.inside_stage.sharding import LayerSharding
+
+_TOKEN_BYTES = 8
+"""Bytes of the number of a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPass:
+    """One pass of a layer on one GPU.
+
+    Attributes:
+        operators: The kernels, in order.
+        collectives: The exchanges with other GPUs of the stage.
+    """
+
+    operators: tuple[Operator, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+
+    def __add__(self, other: OperatorPass) -> OperatorPass:
+        return OperatorPass(self.operators + other.operators, self.collectives + other.collectives)
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerLayer:
+    """One layer on one micro-batch, on one GPU of the stage.
+
+    Attributes:
+        name: Kind of the layer: ``embedding``, ``block``, ``expert block`` or ``head``.
+        parameters: Parameters on this GPU whose copies are in the data and context groups.
+        expert_parameters: Parameters on this GPU of its experts.
+        forward: F.
+        backward_input: I, with the kernels that recompute activations; empty for the embedding.
+        backward_weight: W.
+        input_bytes: Bytes of the input.
+        output_bytes: Bytes of the output, as a message.
+        saved_bytes: Bytes kept from F to the end of the backward, besides the input.
+        working_bytes: Peak memory of the backward besides its inputs, the gradients of matrices included.
+        matrix_gradient_bytes: Gradients of matrices in the number type of the products, or their placeholders.
+    """
+
+    name: str
+    parameters: int
+    expert_parameters: int
+    forward: OperatorPass
+    backward_input: OperatorPass
+    backward_weight: OperatorPass
+    input_bytes: int
+    output_bytes: int
+    saved_bytes: int
+    working_bytes: int
+    matrix_gradient_bytes: int
+
+
+@dataclass
+class _Passes:
+    """The passes of a layer while its kernels are added, forward and backward together."""
+
+    element_bytes: int
+    parameters: int = 0
+    expert_parameters: int = 0
+    forward: list[Operator] = field(default_factory=list)
+    backward_input: list[Operator] = field(default_factory=list)
+    backward_weight: list[Operator] = field(default_factory=list)
+    exchanges: list[Collective] = field(default_factory=list)
+    exchanges_back: list[Collective] = field(default_factory=list)
+
+    def linear(
+        self, name: str, rows: int, inputs: int, outputs: int, *, saved: int = 0, experts: int = 0, bias: bool = False
+    ) -> None:
+        """Add a linear layer, or equal ones of `experts` experts; `saved` are numbers that it keeps."""
+        e, count = self.element_bytes, max(1, experts)
+        kind: OperatorKind = "group_matmul" if experts else "matmul"
+        flops = 2 * count * rows * inputs * outputs
+        activations, weights = count * rows * (inputs + outputs), count * inputs * outputs
+        product = Operator(name, kind, flops, e * (activations + weights), 0, count, rows, outputs, inputs)
+        self.forward.append(replace(product, saved_bytes=e * saved))
+        self.backward_input.append(replace(product, columns=inputs, inner=outputs, layout="NN"))
+        self.backward_weight.append(
+            replace(
+                product,
+                num_bytes=e * activations + 2 * FLOAT32_BYTES * weights,
+                rows=outputs,
+                columns=inputs,
+                inner=rows,
+                layout="NT",
+                accumulates=True,
+            )
+        )
+        added = weights + (count * outputs if bias else 0)
+        if experts:
+            self.expert_parameters += added
+        else:
+            self.parameters += added
+
+    def moved(
+        self, name: str, forward: float, backward: float, saved_bytes: int = 0, kind: OperatorKind = "memory"
+    ) -> None:
+        """Add a kernel that only moves bytes, `forward` and `backward` of them, and keeps `saved_bytes`."""
+        if forward:
+            self.forward.append(Operator(name, kind, 0, round(forward), saved_bytes))
+        if backward:
+            self.backward_input.append(Operator(name, kind, 0, round(backward)))
+
+    def exchange(
+        self, kind: CollectiveKind, back: CollectiveKind, num_bytes: int, group: GroupName, is_hidden: bool = False
+    ) -> None:
+        """Add a collective, and the one of its gradient."""
+        self.exchanges.append(Collective(kind, num_bytes, group, is_hidden))
+        self.exchanges_back.append(Collective(back, num_bytes, group, is_hidden))
+
+
+def embedding_layer(shape: ModelShape, microbatch_size: int, sharding: LayerSharding) -> TransformerLayer:
+    """Return the embedding of tokens, and of positions where they are learned."""
+    return _LayerMaker(shape, microbatch_size, sharding).embedding()
+
+
+def block_layer(
+    shape: ModelShape, microbatch_size: int, sharding: LayerSharding, has_experts: bool = False
+) -> TransformerLayer:
+    """Return a block: attention and feed-forward part, each after a norm and before a residual sum."""
+    return _LayerMaker(shape, microbatch_size, sharding).block(has_experts)
+
+
+def head_layer(shape: ModelShape, microbatch_size: int, sharding: LayerSharding) -> TransformerLayer:
+    """Return the last norm, the logits of the vocabulary, and their loss."""
+    return _LayerMaker(shape, microbatch_size, sharding).head()
+
+
+class _LayerMaker:
+    """The common numbers of all layers, for a micro-batch on one GPU."""
+
+    def __init__(self, shape: ModelShape, microbatch_size: int, sharding: LayerSharding) -> None:
+        self.shape, self.sharding, self.samples = shape, sharding, microbatch_size
+        self.element_bytes = FLOAT32_BYTES if sharding.precision == "float32" else 2
+        self.context = shape.sequence // sharding.context
+        self.tokens = microbatch_size * self.context
+        self.between_tokens = self.tokens // sharding.tensor if sharding.has_sequence else self.tokens
+        self.between = self.between_tokens * shape.hidden  # numbers of an activation between the matrices
+        self.message_bytes = self.element_bytes * self.between
+        self.gathered_bytes = self.element_bytes * self.tokens * shape.hidden
+
+    def embedding(self) -> TransformerLayer:
+        e, shape = self.element_bytes, self.shape
+        passes = _Passes(e)
+        passes.parameters = -(-shape.vocab // self.sharding.tensor) * shape.hidden
+        passes.parameters += shape.sequence * shape.hidden if shape.has_positions else 0
+        passes.moved("lookup", 2 * e * self.tokens * shape.hidden, 0)
+        if shape.has_positions:
+            passes.moved("positions", 3 * e * self.between, 0)
+        if shape.has_dropout:
+            passes.moved("dropout", (2 * e + 1) * self.between, 0, saved_bytes=self.between)
+        added = Operator("embedding gradient", "memory", 0, (e + 2 * FLOAT32_BYTES) * self.tokens * shape.hidden)
+        passes.backward_weight.append(added)
+        self._reduced(passes)
+        layer = self._made("embedding", passes, _TOKEN_BYTES * self.tokens, self.message_bytes)
+        # the embedding has no gradient of its input: its gathered gradient is the exchange of W
+        return replace(
+            layer,
+            backward_input=OperatorPass(),
+            backward_weight=layer.backward_weight + OperatorPass((), layer.backward_input.collectives),
+        )
+
+    def block(self, has_experts: bool) -> TransformerLayer:
+        passes = _Passes(self.element_bytes)
+        if self.shape.latent is None:
+            self._attention(passes)
+        else:
+            self._latent_attention(passes, self.shape.latent)
+        if has_experts:
+            self._expert_part(passes)
+        else:
+            self._dense_part(passes, self.shape.ffn)
+        name = "expert block" if has_experts else "block"
+        return self._made(name, passes, self.message_bytes, self.message_bytes)
+
+    def head(self) -> TransformerLayer:
+        e, shape = self.element_bytes, self.shape
+        passes = _Passes(e)
+        vocab = -(-shape.vocab // self.sharding.tensor)
+        scores = self.tokens * vocab
+        self._norm(passes, "last norm", keeps_output=True)
+        self._gathered(passes)
+        passes.linear("logits", self.tokens, shape.hidden, vocab)
+        if self.sharding.has_fused_loss:
+            # one kernel reads the logits and writes their gradient in place
+            passes.moved("loss", 2 * e * scores, e * scores, e * scores, "cross_entropy")
+        else:
+            # the logits are copied to float32, whose probabilities are kept; the gradient is float32, then e bytes
+            saved = FLOAT32_BYTES * scores
+            passes.moved(
+                "loss", (e + 5 * FLOAT32_BYTES) * scores, (3 * FLOAT32_BYTES + e) * scores, saved, "cross_entropy"
+            )
+        layer = self._made("head", passes, self.message_bytes, 0, recomputes=False)
+        # gradients of the logits, the gathered input and its gradient, the gradient of the norm
+        working = (0 if self.sharding.has_fused_loss else (FLOAT32_BYTES + e) * scores) + 3 * self.gathered_bytes
+        return replace(layer, working_bytes=working + layer.matrix_gradient_bytes)
+
+    def _attention(self, passes: _Passes) -> None:
+        shape, e, t = self.shape, self.element_bytes, self.sharding.tensor
+        size = shape.head_size
+        heads, kv_heads = shape.heads // t, max(1, shape.kv_heads // t)
+        queries, keys = heads * size, kv_heads * size
+        self._norm(passes, "attention norm", keeps_output=True)
+        self._gathered(passes)
+        passes.linear("qkv", self.tokens, shape.hidden, queries + 2 * keys, bias=shape.has_bias)
+        if not shape.has_positions:
+            turned = e * self.tokens * (queries + keys)  # the values keep the whole result of the product
+            passes.moved("rotary", 2 * turned, 2 * turned, turned)
+        self._core(passes, heads, (queries, keys, keys), queries, size, size)
+        passes.linear("projection", self.tokens, queries, shape.hidden)
+        self._ended(passes, "attention residual")
+
+    def _latent_attention(self, passes: _Passes, latent: LatentAttention) -> None:
+        shape, e, t = self.shape, self.element_bytes, self.sharding.tensor
+        heads, size = shape.heads // t, latent.nope_size + latent.rope_size
+        rows = self.between_tokens  # the products down are not split over the tensor group
+        self._norm(passes, "attention norm", keeps_output=True)
+        if latent.query_rank is None:
+            self._gathered(passes)
+            passes.linear("query", self.tokens, shape.hidden, heads * size)
+        else:
+            passes.linear("query down", rows, shape.hidden, latent.query_rank, saved=rows * latent.query_rank)
+            passes.moved("query norm", 2 * e * rows * latent.query_rank, 3 * e * rows * latent.query_rank)
+            passes.linear("query up", self.tokens, latent.query_rank, heads * size, saved=rows * latent.query_rank)
+        down = latent.key_value_rank + latent.rope_size
+        passes.linear("key value down", rows, shape.hidden, down, saved=rows * down)
+        passes.moved("key value norm", 2 * e * rows * down, 3 * e * rows * down)
+        up = heads * (latent.nope_size + latent.value_size)
+        passes.linear("key value up", self.tokens, latent.key_value_rank, up, saved=rows * latent.key_value_rank)
+        if t > 1 and self.sharding.has_sequence:
+            ranks = e * self.tokens * (down + (latent.query_rank or 0))
+            passes.exchange("all_gather", "reduce_scatter", ranks, "tensor")
+        turned = 2 * e * self.tokens * heads * 2 * size
+        passes.moved("rotary", turned, turned)
+        values = heads * latent.value_size
+        self._core(passes, heads, (heads * size, heads * size, values), values, size, latent.value_size)
+        passes.linear("projection", self.tokens, values, shape.hidden)
+        self._ended(passes, "attention residual")
+
+    def _core(
+        self, passes: _Passes, heads: int, kept: tuple[int, int, int], values: int, size: int, value_size: int
+    ) -> None:
+        """Add softmax(Q K') V; `kept` are numbers of a token's queries, keys and values, `values` of its result."""
+        e, tokens, sequence = self.element_bytes, self.tokens, self.shape.sequence
+        scores = self.samples * heads * self.context * sequence
+        flops = scores * (size + value_size)  # two products of the causal half of the matrix
+        inputs_bytes, output_bytes = e * tokens * sum(kept), e * tokens * values
+        sums_bytes = FLOAT32_BYTES * tokens * heads
+        recomputes = self.sharding.recompute == "selective"
+        if self.sharding.has_flash_attention:
+            core = Operator(
+                "attention",
+                "attention",
+                flops,
+                inputs_bytes + output_bytes + sums_bytes,
+                inputs_bytes + output_bytes + sums_bytes,
+                self.samples,
+                self.context,
+                heads,
+                size,
+                is_causal=True,
+            )
+            passes.forward.append(core)
+            back = replace(core, kind="attention_backward", flops=5 * flops // 2, num_bytes=2 * core.num_bytes)
+            passes.backward_input.append(replace(back, saved_bytes=0))
+            return
+        products = [
+            Operator(name, "matmul", 2 * scores * width, e * (scores + tokens * heads * (width + width)), 0,
+                     self.samples * heads, self.context, columns, inner)
+            for name, width, columns, inner in (
+                ("scores", size, sequence, size),
+                ("values", value_size, value_size, sequence),
+            )
+        ]  # fmt: skip
+        mask = scores if self.shape.has_dropout else 0
+        softmax = Operator("softmax", "memory", 0, (4 if mask else 2) * e * scores + mask)
+        again = (*products, softmax) if recomputes else ()
+        matrices = 0 if recomputes else e * scores * (2 if mask else 1) + mask
+        passes.forward.extend(
+            (products[0], softmax, replace(products[1], saved_bytes=matrices + inputs_bytes + output_bytes))
+        )
+        passes.backward_input.extend(
+            (*again, *products, *products, Operator("softmax", "memory", 0, (5 if mask else 3) * e * scores + mask))
+        )
+
+    def _dense_part(self, passes: _Passes, ffn: int) -> None:
+        inner = ffn // self.sharding.tensor
+        self._norm(passes, "feed-forward norm", keeps_output=True)
+        self._gathered(passes)
+        self._feed_forward(passes, self.tokens, inner, "")
+        self._ended(passes, "feed-forward residual")
+
+    def _feed_forward(self, passes: _Passes, rows: int, inner: int, prefix: str, experts: int = 0) -> None:
+        """Add the product up, the activation and the product down, on `rows` tokens of each expert."""
+        shape, e = self.shape, self.element_bytes
+        widened = 2 * inner if shape.is_gated else inner
+        count = max(1, experts)
+        passes.linear(
+            prefix + "up",
+            rows,
+            shape.hidden,
+            widened,
+            saved=count * rows * widened,
+            experts=experts,
+            bias=shape.has_bias,
+        )
+        numbers = count * rows * inner
+        ends = (3, 5) if shape.is_gated else (2, 3)
+        passes.moved(prefix + "activation", ends[0] * e * numbers, ends[1] * e * numbers, e * numbers)
+        passes.linear(prefix + "down", rows, inner, shape.hidden, experts=experts)
+
+    def _expert_part(self, passes: _Passes) -> None:
+        experts, shape, sharding, e = self.shape.experts, self.shape, self.sharding, self.element_bytes
+        assert experts is not None, "only a block with experts"
+        tensor, expert_tensor = sharding.tensor, sharding.expert_tensor
+        self._norm(passes, "feed-forward norm", keeps_output=True)
+        own = self.tokens // tensor  # tokens that this GPU sends to experts
+        passes.linear("router", own, shape.hidden, experts.count, saved=own * experts.count * 2)
+        sent = own * experts.topk
+        sent_bytes = e * sent * shape.hidden
+        passes.moved("permute", 2 * sent_bytes, 2 * sent_bytes, kind="permute")
+        if sharding.expert > 1:
+            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert")
+        if expert_tensor > 1:
+            passes.exchange("all_gather", "reduce_scatter", sent_bytes * expert_tensor, "tensor")
+        local = experts.count // sharding.expert
+        rows = -(-sent * expert_tensor // local)  # balanced: as many come from other GPUs as go there
+        arrived = local * rows * shape.hidden
+        self._feed_forward(passes, rows, experts.ffn // expert_tensor, "expert ", local)
+        passes.forward[-3] = replace(
+            passes.forward[-3], saved_bytes=passes.forward[-3].saved_bytes + e * arrived
+        )  # the arrived tokens
+        if expert_tensor > 1:
+            passes.exchange("reduce_scatter", "all_gather", sent_bytes * expert_tensor, "tensor")
+        if sharding.expert > 1:
+            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert")
+        passes.moved("unpermute", 2 * sent_bytes, 3 * sent_bytes, sent_bytes, kind="permute")
+        if experts.shared_ffn:
+            self._gathered(passes)
+            self._feed_forward(passes, self.tokens, experts.shared_ffn // tensor, "shared ")
+            self._reduced(passes)
+        passes.moved("feed-forward residual", 3 * self.message_bytes, self.message_bytes)
+
+    def _norm(self, passes: _Passes, name: str, *, keeps_output: bool) -> None:
+        """Add a norm of the activation between matrices; it keeps its input, unless the input is the layer's own."""
+        number = self.message_bytes
+        own_input = 0 if not passes.forward else number
+        saved = own_input + (number if keeps_output else 0) + 2 * FLOAT32_BYTES * self.between_tokens
+        passes.moved(name, 2 * number, 4 * number, saved)
+        passes.parameters += self.shape.hidden * (2 if self.shape.has_layer_norm else 1)
+
+    def _ended(self, passes: _Passes, name: str) -> None:
+        """Add the sum over the tensor group, bias, dropout and the residual sum."""
+        self._reduced(passes)
+        if self.shape.has_bias:
+            passes.parameters += self.shape.hidden
+        number, mask = self.message_bytes, self.between if self.shape.has_dropout else 0
+        passes.moved(name, 3 * number + mask, (2 * number if mask else 0) + mask + number, mask)
+
+    def _gathered(self, passes: _Passes) -> None:
+        """Add the exchange before products that are split by columns."""
+        if self.sharding.tensor == 1:
+            return
+        if self.sharding.has_sequence:
+            passes.exchange("all_gather", "reduce_scatter", self.gathered_bytes, "tensor", self.sharding.hides_tensor)
+        else:
+            passes.exchanges_back.append(
+                Collective("all_reduce", self.gathered_bytes, "tensor", self.sharding.hides_tensor)
+            )
+
+    def _reduced(self, passes: _Passes) -> None:
+        """Add the exchange behind products that are split by rows."""
+        if self.sharding.tensor == 1:
+            return
+        hidden = self.sharding.hides_tensor
+        if self.sharding.has_sequence:
+            passes.exchange("reduce_scatter", "all_gather", self.gathered_bytes, "tensor", hidden)
+        else:
+            passes.exchanges.append(Collective("all_reduce", self.gathered_bytes, "tensor", hidden))
+
+    def _made(
+        self, name: str, passes: _Passes, input_bytes: int, output_bytes: int, recomputes: bool = True
+    ) -> TransformerLayer:
+        forward = OperatorPass(tuple(passes.forward), tuple(passes.exchanges))
+        backward = OperatorPass(tuple(reversed(passes.backward_input)), tuple(reversed(passes.exchanges_back)))
+        saved = sum(operator.saved_bytes for operator in passes.forward)
+        working = self._working_bytes(passes)
+        if recomputes and self.sharding.recompute == "full" and name != "embedding":
+            backward, saved, working = forward + backward, 0, working + saved
+        return TransformerLayer(
+            name,
+            passes.parameters,
+            passes.expert_parameters,
+            forward,
+            backward,
+            OperatorPass(tuple(reversed(passes.backward_weight))),
+            input_bytes,
+            output_bytes,
+            saved,
+            working,
+            self._matrix_gradient_bytes(passes),
+        )
+
+    def _working_bytes(self, passes: _Passes) -> int:
+        """Return the gradients inside the layer: of the widest activation, of the layer's output, and of matrices."""
+        widest = max(
+            (op.saved_bytes for op in passes.forward if op.kind == "memory" and op.name.endswith("activation")),
+            default=0,
+        )
+        return widest + self.gathered_bytes + self._matrix_gradient_bytes(passes)
+
+    def _matrix_gradient_bytes(self, passes: _Passes) -> int:
+        """Return the bytes of the gradients of matrices, or of their placeholders, while the layer's backward runs."""
+        sizes = [self.element_bytes * op.batch * op.rows * op.columns for op in passes.backward_weight if op.inner]
+        return sum(sizes) if self.sharding.has_fused_gradients else max(sizes, default=0)

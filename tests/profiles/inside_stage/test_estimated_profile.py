@@ -1,0 +1,105 @@
+"""The estimated profile of a transformer: published peaks of memory, and counts of operations and parameters."""
+
+import pytest
+
+from pipesched.profiles.clusters import Link
+from pipesched.profiles.inside_stage import Fabric, LayerSharding, estimated_profile
+from pipesched.profiles.inside_stage.layer_operators import block_layer, embedding_layer, head_layer
+from pipesched.profiles.io import load_gpu, model_shape
+
+NODE = Fabric(8, Link(5e-6, 900e9), Link(1e-5, 50e9))
+
+# Peak memory of Megatron-LM on 8 B200, micro-batches of 1 sample: github.com/MooreThreads/SimuMax (Apache-2.0),
+# docs/b200/b200_release_v1.2_summary.json
+PUBLISHED_GIB = [
+    ("llama3-70b:layers=12,seq=4096", 2, 1, 4, 60.680),
+    ("llama3-70b:layers=12,seq=4096", 4, 1, 2, 39.072),
+    ("llama3-70b:layers=12,seq=4096", 8, 1, 1, 28.286),
+    ("llama3-405b:layers=4,seq=4096", 2, 1, 4, 81.591),
+    ("llama3-405b:layers=4,seq=4096", 8, 1, 1, 38.574),
+    ("llama3-70b:layers=12,seq=32768", 1, 8, 1, 104.509),
+    ("llama3-405b:layers=4,seq=32768", 2, 4, 1, 87.025),
+    ("llama3-70b:layers=12,seq=131072", 2, 4, 1, 112.668),
+]
+
+
+def sharded(tensor=1, context=1, data=1, **settings):
+    return LayerSharding(
+        tensor=tensor,
+        has_sequence=tensor > 1,
+        context=context,
+        data=data,
+        zero=1,
+        has_fused_loss=True,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize(("model", "tensor", "context", "data", "peak_gib"), PUBLISHED_GIB)
+def test_the_peak_memory_of_a_stage_is_the_published_one(model, tensor, context, data, peak_gib):
+    shape = model_shape(model)
+    profile = estimated_profile(shape, sharded(tensor, context, data), load_gpu("b200"), NODE, [1], "adam")
+    cost = profile.cost_of_layers(0, shape.layers + 2)
+    peak = cost.weight_bytes + cost.optimizer_bytes + cost.saved_bytes + cost.working_bytes
+    assert peak / 2**30 == pytest.approx(peak_gib, rel=0.01)
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2"])
+def test_the_layers_have_the_parameters_of_the_model(model):
+    shape, alone = model_shape(model), LayerSharding()
+    layers = [embedding_layer(shape, 1, alone), head_layer(shape, 1, alone)]
+    layers += [block_layer(shape, 1, alone, shape.has_experts(index)) for index in range(shape.layers)]
+    parameters = sum(layer.parameters + layer.expert_parameters for layer in layers)
+    assert parameters - shape.vocab * shape.hidden * shape.is_tied == pytest.approx(shape.parameters, rel=1e-4)
+
+
+@pytest.mark.parametrize("tensor", [1, 8])
+def test_a_block_takes_two_operations_per_weight_and_token_and_four_in_its_backward(tensor):
+    shape = model_shape("llama3-70b:seq=4096")
+    block = block_layer(shape, 2, sharded(tensor))
+    tokens, products = 2 * 4096, {"attention", "attention_backward"}
+    by_pass = [
+        sum(op.flops for op in layer_pass.operators if op.kind not in products)
+        for layer_pass in (block.forward, block.backward_input, block.backward_weight)
+    ]
+    weights = shape.attention_weights + shape.feed_forward_weights(shape.ffn)
+    assert by_pass == [2 * tokens * weights // tensor] * 3
+    (attention,) = (op for op in block.forward.operators if op.kind == "attention")
+    assert attention.flops == 2 * 4096**2 * shape.heads * shape.head_size * 2 // tensor  # half of 4 b s^2 h
+
+
+def test_the_gpus_of_a_tensor_group_share_matrices_and_activations():
+    shape = model_shape("llama3-70b:seq=4096")
+    alone, shared = (block_layer(shape, 1, sharded(tensor)) for tensor in (1, 8))
+    assert alone.saved_bytes / shared.saved_bytes == pytest.approx(8)
+    assert alone.output_bytes == 8 * shared.output_bytes
+    assert [c.kind for c in shared.forward.collectives] == ["all_gather", "reduce_scatter"] * 2
+    assert not alone.forward.collectives
+
+
+def test_full_recomputation_keeps_the_input_alone_and_runs_the_forward_again():
+    shape = model_shape("llama3-8b")
+    plain, again = (block_layer(shape, 1, sharded(recompute=word)) for word in ("none", "full"))
+    assert again.saved_bytes == 0
+    assert again.backward_input.operators == plain.forward.operators + plain.backward_input.operators
+
+
+def test_states_are_split_over_copies_by_the_stage_of_zero():
+    shape = model_shape("llama3-8b")
+    held = [
+        estimated_profile(shape, LayerSharding(data=8, zero=zero), load_gpu("b200"), NODE, [1]).layers[1]
+        for zero in range(4)
+    ]
+    parameters = held[0].weight_bytes // 2
+    assert [layer.weight_bytes for layer in held] == [2 * parameters] * 3 + [pytest.approx(parameters / 4)]
+    states = [16 * parameters, (4 + 12 / 8) * parameters, 2 * parameters, 2 * parameters]
+    assert [layer.optimizer_bytes for layer in held] == pytest.approx(states)
+
+
+def test_a_longer_micro_batch_takes_longer_and_more_gpus_take_less():
+    shape = model_shape("llama3-8b")
+    profile = estimated_profile(shape, sharded(), load_gpu("b200"), NODE, [1, 2, 4])
+    seconds = [profile.cost_of_layers(0, shape.layers + 2, size).both_s for size in (1, 2, 4)]
+    assert seconds[0] < seconds[1] < seconds[2] < 4 * seconds[0]
+    split = estimated_profile(shape, sharded(4), load_gpu("b200"), NODE, [1]).cost_of_layers(0, shape.layers + 2)
+    assert seconds[0] / 4 < split.both_s < seconds[0]
