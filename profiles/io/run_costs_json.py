@@ -66,6 +66,7 @@ class _StageCost(Record):
     output_is_saved: bool
     recompute_s: Seconds | None
     working_bytes: Bytes = 0
+    gradient_bytes: Bytes | None = None
 
 
 class _Stage(Record):

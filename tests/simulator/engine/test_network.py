@@ -49,7 +49,7 @@ def test_a_send_and_a_receive_of_different_messages_are_refused(protocol):
 
 
 def test_the_kth_reduce_meets_the_kth():
-    collectives = Collectives({0: (0, 1)})
+    collectives = Collectives({0: ((0, 0), (1, 0))})
     (first, can_first), (second, can_second) = collectives.post(0, Reduce(0)), collectives.post(0, Reduce(0))
     assert (can_first, can_second, collectives.absent(first)) == (False, False, (1,))
     assert collectives.post(1, Reduce(0)) == (first, True)

@@ -103,6 +103,7 @@ READERS = {
 TOGETHER = {
     "profile": {
         "layers.0.work",
+        "layers.0.gradient_bytes",
         "layers.0.measurements.0.split",
         "layers.0.measurements.0.launch_s",
         "layers.0.measurements.0.working_bytes",
