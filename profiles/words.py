@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias, get_args
 
 OptimizerName: TypeAlias = Literal["sgd", "momentum", "adam", "adamw"]
 """Optimizers of PyTorch; momentum is SGD with momentum."""
+OPTIMIZER_MOMENTS: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+"""Numbers that an optimizer keeps for each parameter."""
 
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 

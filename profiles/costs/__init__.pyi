@@ -22,6 +22,7 @@ from .measurement import LayerSplit as LayerSplit
 from .provenance import UNSAID as UNSAID
 from .provenance import LayerExecution as LayerExecution
 from .provenance import Provenance as Provenance
+from .provenance import estimated_provenance as estimated_provenance
 from .reductions import reduction_of as reduction_of
 from .reductions import tied_pairs as tied_pairs
 from .run_costs import RunCosts as RunCosts

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
 
-from pipesched.profiles import FLOAT32_BYTES, OptimizerName, element_bytes
+from pipesched.profiles import FLOAT32_BYTES, OPTIMIZER_MOMENTS, OptimizerName, element_bytes
 from pipesched.profiles.clusters import Gpu
 from pipesched.profiles.costs.gpt_layers import GptExecution, GptLayer, GptShape, Roofline, gpt_layers
 from pipesched.profiles.costs.layer_profile import LayerCost, LayerWork, Profile
 from pipesched.profiles.costs.measurement import LayerMeasurement, LayerSplit
-from pipesched.profiles.costs.provenance import LayerExecution, Provenance
-
-_MOMENTS: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+from pipesched.profiles.costs.provenance import LayerExecution, estimated_provenance
 
 
 def gpt_profile(
@@ -52,21 +49,9 @@ def gpt_profile(
         *((f"block {index}", block) for index in range(shape.layers)),
         ("head", head),
     ]
-    provenance = Provenance(
-        device=_estimated(gpu, execution, share * peak),
-        dtype=execution.dtype,
-        threads=0,
-        companions=0,
-        optimizer=optimizer,
-        warmup=0,
-        repeats=0,
-        seed=0,
-        host_cores=0,
-        versions=(),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        kind="cuda",
-        execution=LayerExecution(**{field.name: getattr(execution, field.name) for field in fields(LayerExecution)}),
-    )
+    shared = LayerExecution(**{field.name: getattr(execution, field.name) for field in fields(LayerExecution)})
+    device = _estimated(gpu, execution, share * peak)
+    provenance = estimated_provenance(device, execution.dtype, optimizer, shared)
     return Profile(shape.name, tuple(LayerCost(name, *fields) for name, fields in named), provenance)
 
 
@@ -100,7 +85,7 @@ def _layer_cost(
     size = element_bytes(execution.dtype)
     parameters = layers[0].parameters
     weight_bytes = size * parameters
-    moment_bytes = _MOMENTS[optimizer] * max(size, FLOAT32_BYTES) * parameters
+    moment_bytes = OPTIMIZER_MOMENTS[optimizer] * max(size, FLOAT32_BYTES) * parameters
     master_bytes = FLOAT32_BYTES * parameters if size < FLOAT32_BYTES else 0
     optimizer_bytes = moment_bytes + master_bytes
     # a step reads and zeroes the gradient, writes the weights, and reads them if there is no float32 copy

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from pipesched.profiles import DeviceKind
+from pipesched.profiles import DeviceKind, OptimizerName
 from pipesched.schedules import Yardstick
 
 
@@ -61,6 +62,25 @@ class Provenance:
     kind: DeviceKind = "cpu"
     execution: LayerExecution = LayerExecution()
     yardstick: Yardstick | None = None
+
+
+def estimated_provenance(device: str, dtype: str, optimizer: OptimizerName, execution: LayerExecution) -> Provenance:
+    """Return the provenance of an estimate for a GPU, of now; arguments as the fields of `Provenance`."""
+    return Provenance(
+        device=device,
+        dtype=dtype,
+        threads=0,
+        companions=0,
+        optimizer=optimizer,
+        warmup=0,
+        repeats=0,
+        seed=0,
+        host_cores=0,
+        versions=(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        kind="cuda",
+        execution=execution,
+    )
 
 
 UNSAID = Provenance(

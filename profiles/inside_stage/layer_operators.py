@@ -94,7 +94,7 @@ class _Passes:
         activations, weights = count * rows * (inputs + outputs), count * inputs * outputs
         product = Operator(name, kind, flops, e * (activations + weights), 0, count, rows, outputs, inputs)
         self.forward.append(replace(product, saved_bytes=e * saved))
-        self.backward_input.append(replace(product, columns=inputs, inner=outputs, layout="NN"))
+        self.backward_input.append(replace(product, columns=inputs, inner=outputs))
         self.backward_weight.append(
             replace(
                 product,
@@ -102,8 +102,6 @@ class _Passes:
                 rows=outputs,
                 columns=inputs,
                 inner=rows,
-                layout="NT",
-                accumulates=True,
             )
         )
         added = weights + (count * outputs if bias else 0)
@@ -198,7 +196,7 @@ class _LayerMaker:
         passes = _Passes(e)
         vocab = -(-shape.vocab // self.sharding.tensor)
         scores = self.tokens * vocab
-        self._norm(passes, "last norm", keeps_output=True)
+        self._norm(passes, "last norm")
         self._gathered(passes)
         passes.linear("logits", self.tokens, shape.hidden, vocab)
         if self.sharding.has_fused_loss:
@@ -211,16 +209,16 @@ class _LayerMaker:
                 "loss", (e + 5 * FLOAT32_BYTES) * scores, (3 * FLOAT32_BYTES + e) * scores, saved, "cross_entropy"
             )
         layer = self._made("head", passes, self.message_bytes, 0, recomputes=False)
-        # gradients of the logits, the gathered input and its gradient, the gradient of the norm
-        working = (0 if self.sharding.has_fused_loss else (FLOAT32_BYTES + e) * scores) + 3 * self.gathered_bytes
-        return replace(layer, working_bytes=working + layer.matrix_gradient_bytes)
+        # gradients of the logits, and two of the gathered input, its gradient, and the gradient of the norm
+        logits = 0 if self.sharding.has_fused_loss else (FLOAT32_BYTES + e) * scores
+        return replace(layer, working_bytes=layer.working_bytes + logits + 2 * self.gathered_bytes)
 
     def _attention(self, passes: _Passes) -> None:
         shape, e, t = self.shape, self.element_bytes, self.sharding.tensor
         size = shape.head_size
         heads, kv_heads = shape.heads // t, max(1, shape.kv_heads // t)
         queries, keys = heads * size, kv_heads * size
-        self._norm(passes, "attention norm", keeps_output=True)
+        self._norm(passes, "attention norm")
         self._gathered(passes)
         passes.linear("qkv", self.tokens, shape.hidden, queries + 2 * keys, bias=shape.has_bias)
         if not shape.has_positions:
@@ -234,7 +232,7 @@ class _LayerMaker:
         shape, e, t = self.shape, self.element_bytes, self.sharding.tensor
         heads, size = shape.heads // t, latent.nope_size + latent.rope_size
         rows = self.between_tokens  # the products down are not split over the tensor group
-        self._norm(passes, "attention norm", keeps_output=True)
+        self._norm(passes, "attention norm")
         if latent.query_rank is None:
             self._gathered(passes)
             passes.linear("query", self.tokens, shape.hidden, heads * size)
@@ -278,7 +276,6 @@ class _LayerMaker:
                 self.context,
                 heads,
                 size,
-                is_causal=True,
             )
             passes.forward.append(core)
             back = replace(core, kind="attention_backward", flops=5 * flops // 2, num_bytes=2 * core.num_bytes)
@@ -305,7 +302,7 @@ class _LayerMaker:
 
     def _dense_part(self, passes: _Passes, ffn: int) -> None:
         inner = ffn // self.sharding.tensor
-        self._norm(passes, "feed-forward norm", keeps_output=True)
+        self._norm(passes, "feed-forward norm")
         self._gathered(passes)
         self._feed_forward(passes, self.tokens, inner, "")
         self._ended(passes, "feed-forward residual")
@@ -333,23 +330,20 @@ class _LayerMaker:
         experts, shape, sharding, e = self.shape.experts, self.shape, self.sharding, self.element_bytes
         assert experts is not None, "only a block with experts"
         tensor, expert_tensor = sharding.tensor, sharding.expert_tensor
-        self._norm(passes, "feed-forward norm", keeps_output=True)
+        self._norm(passes, "feed-forward norm")
         own = self.tokens // tensor  # tokens that this GPU sends to experts
         passes.linear("router", own, shape.hidden, experts.count, saved=own * experts.count * 2)
         sent = own * experts.topk
         sent_bytes = e * sent * shape.hidden
-        passes.moved("permute", 2 * sent_bytes, 2 * sent_bytes, kind="permute")
+        local = experts.count // sharding.expert
+        rows = -(-sent * expert_tensor // local)  # balanced: as many come from other GPUs as go there
+        arrived_bytes = e * local * rows * shape.hidden
+        passes.moved("permute", 2 * sent_bytes, 2 * sent_bytes, arrived_bytes, kind="permute")
         if sharding.expert > 1:
             passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert")
         if expert_tensor > 1:
             passes.exchange("all_gather", "reduce_scatter", sent_bytes * expert_tensor, "tensor")
-        local = experts.count // sharding.expert
-        rows = -(-sent * expert_tensor // local)  # balanced: as many come from other GPUs as go there
-        arrived = local * rows * shape.hidden
         self._feed_forward(passes, rows, experts.ffn // expert_tensor, "expert ", local)
-        passes.forward[-3] = replace(
-            passes.forward[-3], saved_bytes=passes.forward[-3].saved_bytes + e * arrived
-        )  # the arrived tokens
         if expert_tensor > 1:
             passes.exchange("reduce_scatter", "all_gather", sent_bytes * expert_tensor, "tensor")
         if sharding.expert > 1:
@@ -361,11 +355,10 @@ class _LayerMaker:
             self._reduced(passes)
         passes.moved("feed-forward residual", 3 * self.message_bytes, self.message_bytes)
 
-    def _norm(self, passes: _Passes, name: str, *, keeps_output: bool) -> None:
-        """Add a norm of the activation between matrices; it keeps its input, unless the input is the layer's own."""
+    def _norm(self, passes: _Passes, name: str) -> None:
+        """Add a norm of the activation between matrices; it keeps its output, and its input but for the layer's own."""
         number = self.message_bytes
-        own_input = 0 if not passes.forward else number
-        saved = own_input + (number if keeps_output else 0) + 2 * FLOAT32_BYTES * self.between_tokens
+        saved = (2 if passes.forward else 1) * number + 2 * FLOAT32_BYTES * self.between_tokens
         passes.moved(name, 2 * number, 4 * number, saved)
         passes.parameters += self.shape.hidden * (2 if self.shape.has_layer_norm else 1)
 
@@ -407,18 +400,36 @@ class _LayerMaker:
         working = self._working_bytes(passes)
         if recomputes and self.sharding.recompute == "full" and name != "embedding":
             backward, saved, working = forward + backward, 0, working + saved
+        weight = OperatorPass(tuple(reversed(passes.backward_weight)))
+        if self.sharding.zero == 3:
+            sharding = self.sharding
+            gathers = self._of_weights("all_gather", self.element_bytes, passes, sharding.hides_weights)
+            sums = self._of_weights("reduce_scatter", sharding.gradient_bytes, passes, sharding.hides_gradients)
+            forward, backward, weight = forward + gathers, backward + gathers, weight + sums
+            # the weights of this layer and of the next one are whole at the same time
+            working += 2 * self.element_bytes * (passes.parameters + passes.expert_parameters)
         return TransformerLayer(
             name,
             passes.parameters,
             passes.expert_parameters,
             forward,
             backward,
-            OperatorPass(tuple(reversed(passes.backward_weight))),
+            weight,
             input_bytes,
             output_bytes,
             saved,
             working,
             self._matrix_gradient_bytes(passes),
+        )
+
+    def _of_weights(self, kind: CollectiveKind, parameter_bytes: int, passes: _Passes, is_hidden: bool) -> OperatorPass:
+        """Return the exchanges of the layer's weights, or of their gradients, over the copies of the layer."""
+        groups: tuple[tuple[GroupName, int], ...] = (
+            ("data", passes.parameters),
+            ("expert_data", passes.expert_parameters),
+        )
+        return OperatorPass(
+            (), tuple(Collective(kind, parameter_bytes * count, group, is_hidden) for group, count in groups if count)
         )
 
     def _working_bytes(self, passes: _Passes) -> int:

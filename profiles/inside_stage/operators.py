@@ -9,8 +9,6 @@ OperatorKind: TypeAlias = Literal[
     "matmul", "group_matmul", "attention", "attention_backward", "memory", "permute", "cross_entropy"
 ]
 """Kinds of kernels; each kind has one curve of efficiency."""
-MatmulLayout: TypeAlias = Literal["TN", "NN", "NT"]
-"""Layout of a matrix product: TN of a forward, NN of a gradient of the input, NT of a gradient of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +26,6 @@ class Operator:
         rows: m of a product; tokens of a sequence for attention.
         columns: n of a product; heads on the GPU for attention.
         inner: k of a product; width of a query or key head for attention.
-        layout: Layout of a product.
-        accumulates: A product adds to a float32 gradient.
-        is_causal: Attention of each token to the tokens before it alone.
     """
 
     name: str
@@ -42,9 +37,6 @@ class Operator:
     rows: int = 0
     columns: int = 0
     inner: int = 0
-    layout: MatmulLayout = "TN"
-    accumulates: bool = False
-    is_causal: bool = False
 
 
 CollectiveKind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive"]

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.inside_stage.model_shape import ModelShape
+
+MOST_ZERO = 3
+"""Highest stage of ZeRO."""
 
 Recomputation: TypeAlias = Literal["none", "selective", "full"]
 """Recomputation in the backward: none; attention alone, of trainers without FlashAttention; every block."""
@@ -35,7 +43,8 @@ class LayerSharding:
             size of the weights to autograd, one for all equal matrices (Transformer Engine).
         has_fused_loss: The loss reads the logits once and keeps no float32 copy.
         hides_gradients: The sum of gradients runs beside the last backward.
-        hides_weights: The gather of weights runs beside the first forward, or of ZeRO-3 beside the layer before.
+        hides_weights: The gather of weights runs beside the first forward; with ZeRO-3, beside the kernels of each
+            pass.
         hides_tensor: Collectives of the tensor group run beside the matrix products.
     """
 
@@ -55,6 +64,47 @@ class LayerSharding:
     hides_gradients: bool = False
     hides_weights: bool = False
     hides_tensor: bool = False
+
+    def require_possible(self, shape: ModelShape) -> None:
+        """Refuse a split that does not divide a model.
+
+        Raises:
+            ProfileError: A number is below 1, or does not divide what it splits.
+        """
+        for name in ("tensor", "context", "expert", "expert_tensor", "data"):
+            if getattr(self, name) < 1:
+                raise ProfileError(f"sharding: {name}: got {getattr(self, name)}, expected at least 1; raise it")
+        if not 0 <= self.zero <= MOST_ZERO:
+            raise ProfileError(f"sharding: zero: got {self.zero}, expected 0 to {MOST_ZERO}; try zero=1")
+        for name, whole, size in self._divided(shape):
+            count = getattr(self, name)
+            if size % count:
+                raise ProfileError(
+                    f"sharding of {shape.name}: {name}: got {count}, expected a divisor of {whole}={size}; "
+                    f"try {name}={math.gcd(size, count)}"
+                )
+        if self.expert_tensor not in (1, self.tensor):
+            raise ProfileError(
+                f"sharding: expert_tensor: got {self.expert_tensor}, expected 1 or tensor={self.tensor}; try 1"
+            )
+        if self.num_gpus % (self.expert * self.expert_tensor):
+            raise ProfileError(
+                f"sharding: expert: got {self.expert} x expert_tensor={self.expert_tensor}, expected a divisor of the "
+                f"{self.num_gpus} GPUs of a stage; lower it, or raise data"
+            )
+
+    def _divided(self, shape: ModelShape) -> Iterator[tuple[str, str, int]]:
+        """Yield each field that splits a number of the model, the number's name, and the number."""
+        yield "tensor", "heads", shape.heads
+        yield "tensor", "ffn", shape.ffn
+        yield "context", "sequence", shape.sequence
+        if shape.latent is None and shape.kv_heads > self.tensor:  # fewer heads are copied
+            yield "tensor", "kv_heads", shape.kv_heads
+        if self.has_sequence:
+            yield "tensor", "tokens of a sample on one GPU", shape.sequence // self.context
+        if shape.experts is not None:
+            yield "expert", "experts", shape.experts.count
+            yield "expert_tensor", "expert ffn", shape.experts.ffn
 
     @property
     def num_gpus(self) -> int:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.inside_stage import Fabric, LayerSharding, estimated_profile
 from pipesched.profiles.inside_stage.layer_operators import block_layer, embedding_layer, head_layer
@@ -103,3 +104,47 @@ def test_a_longer_micro_batch_takes_longer_and_more_gpus_take_less():
     assert seconds[0] < seconds[1] < seconds[2] < 4 * seconds[0]
     split = estimated_profile(shape, sharded(4), load_gpu("b200"), NODE, [1]).cost_of_layers(0, shape.layers + 2)
     assert seconds[0] / 4 < split.both_s < seconds[0]
+
+
+def test_zero_3_gathers_the_weights_in_each_pass_and_sums_their_gradients():
+    shape, split = model_shape("llama3-8b"), LayerSharding(data=8, zero=3)
+    block = block_layer(shape, 1, split)
+    exchanges = [layer_pass.collectives for layer_pass in (block.forward, block.backward_input, block.backward_weight)]
+    assert [[(c.kind, c.num_bytes) for c in collectives] for collectives in exchanges] == [
+        [("all_gather", 2 * block.parameters)],
+        [("all_gather", 2 * block.parameters)],
+        [("reduce_scatter", 4 * block.parameters)],
+    ]
+    shown, hidden = (
+        estimated_profile(shape, LayerSharding(data=8, zero=3, hides_weights=hides), load_gpu("b200"), NODE, [1])
+        for hides in (False, True)
+    )
+    assert hidden.layers[1].measurements[0].forward_s < shown.layers[1].measurements[0].forward_s
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        (
+            "llama3-8b",
+            {"tensor": 5},
+            "sharding of llama3-8b: tensor: got 5, expected a divisor of heads=32; try tensor=1",
+        ),
+        ("llama3-8b", {"tensor": 0}, "sharding: tensor: got 0, expected at least 1; raise it"),
+        ("llama3-8b", {"zero": 4}, "sharding: zero: got 4, expected 0 to 3; try zero=1"),
+        ("llama3-8b", {"context": 3}, "context: got 3, expected a divisor of sequence=8192; try context=1"),
+        ("mixtral-8x7b", {"expert": 3, "data": 3}, "expert: got 3, expected a divisor of experts=8; try expert=1"),
+        ("mixtral-8x7b", {"expert": 8, "data": 4}, "expert: got 8 x expert_tensor=1, expected a divisor of the 4 GPUs"),
+        ("mixtral-8x7b", {"expert_tensor": 2, "tensor": 4}, "expert_tensor: got 2, expected 1 or tensor=4; try 1"),
+    ],
+)
+def test_a_split_that_does_not_divide_the_model_is_refused(model, settings, message):
+    with pytest.raises(ProfileError) as caught:
+        estimated_profile(model_shape(model), LayerSharding(**settings), load_gpu("b200"), NODE, [1])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_without_a_peak_in_the_precision_is_refused():
+    with pytest.raises(ProfileError, match="flops_per_s: got no float8"):
+        estimated_profile(model_shape("llama3-8b"), LayerSharding(precision="float8"), load_gpu("a100"), NODE, [1])
