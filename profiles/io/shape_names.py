@@ -186,7 +186,6 @@ def _built_in_shape(text: str, rest: str) -> ModelShape:
         vocab=gpt.vocab,
         sequence=gpt.context,
         has_bias=True,
-        has_dropout=True,
         has_positions=True,
         has_layer_norm=True,
     )

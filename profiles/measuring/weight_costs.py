@@ -15,7 +15,7 @@ _SHARE, _STEPS = 0.5, 3
 
 @final
 class WeightWork:
-    """The work on the weights of one layer after a step; without trained weights its `optimizer` is None."""
+    """The work on the weights of one layer after a step; `optimizer` is None if the layer has no trained weights."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer | None) -> None:
         self._weights = tuple(parameters)
@@ -49,7 +49,7 @@ class WeightWork:
         return updates
 
     def _direction(self, parameter: nn.Parameter) -> Tensor | None:
-        assert self._optimizer is not None, "it was asked before"
+        assert self._optimizer is not None, "only layers with trained weights are predicted"
         state = self._optimizer.state.get(parameter, {})
         if isinstance(self._optimizer, SGD):
             buffer: Tensor | None = state.get("momentum_buffer")

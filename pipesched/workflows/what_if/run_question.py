@@ -94,7 +94,7 @@ class WhatIfQuestion(MachineChange, ScheduleCounts, WhatIfSettings, MessageFacts
 
 @dataclass(frozen=True)  # without slots, for cached properties
 class Question:
-    """A what-if question, its runs and lists, and one assumed cause of slow stages.
+    """The data of one what-if prediction: its arguments, runs, op lists, and the assumed cause of slow stages.
 
     Attributes:
         asked: The arguments.
