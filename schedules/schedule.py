@@ -20,7 +20,7 @@ import numpy as np
 from pipesched.schedules.columns import OpColumns, OpRow, columns_of, op_cells, shows_messages
 from pipesched.schedules.common import MAX_CELLS, too_many_objects
 from pipesched.schedules.errors import NotRunnableError, ScheduleError
-from pipesched.schedules.ops import Group, Op, Recv, Send, Summed, computes
+from pipesched.schedules.ops import Group, Op, Recv, Send, Summed, computes, summed_stages
 from pipesched.schedules.traits import ScheduleTraits
 
 Parameters: TypeAlias = tuple[tuple[str, int | float | tuple[int, ...]], ...]
@@ -234,13 +234,14 @@ class Schedule:
                 stage: tuple(places) for stage, places in groupby(gradients, key=itemgetter(1))
             }
             return sums | {op_cells.CONTENTS[content]: tuple(places) for content, places in places_of.items()}
-        everywhere = tuple((rank, stage) for stage in range(self.num_stages) for rank in self.replicas(stage))
-        places = {
-            Summed.TIED: tuple((rank, stage) for rank, stage in everywhere if stage in (0, self.num_stages - 1)),
-            Summed.NORM: everywhere,
-        }
         sums = {stage: tuple((rank, stage) for rank in ranks) for stage, ranks in self.reducers.items()}
-        return sums | {content: places[content] for content in self.layout.sums}
+        places = {
+            content: tuple(
+                (r, stage) for stage in summed_stages(content, self.num_stages) for r in self.replicas(stage)
+            )
+            for content in self.layout.sums
+        }
+        return sums | places
 
     @cached_property
     def averagers(self) -> Mapping[int, tuple[int, ...]]:

@@ -43,10 +43,12 @@ class Clipping:
     Attributes:
         max_norm: Largest norm of all gradients together; None: they stay as they are.
         num_replicas: Ranks with equal gradients of the stage, each of which adds its share of the norm.
+        device: Device of the stage.
     """
 
     max_norm: float | None = None
     num_replicas: int = 1
+    device: torch.device | str = "cpu"
 
 
 @final
@@ -65,7 +67,8 @@ class SquaredNorm:
     def flatten(self) -> Tensor:
         """Return the stage's part of the squared norm, shape (1,) and float64."""
         norms = [torch.linalg.vector_norm(g, dtype=_sum_dtype(g)).to(torch.float64) for g in self._gradients]
-        squares = torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64)
+        none = torch.zeros((), dtype=torch.float64, device=self._clipping.device)
+        squares = torch.stack(norms).square().sum() if norms else none
         return (squares / self._clipping.num_replicas).reshape(1)
 
     def unflatten(self, summed: Tensor) -> None:

@@ -95,7 +95,7 @@ def build_stages(
             recomputed=recomputed,
             on_loss=on_loss,
             on_step=None if on_step is None else partial(on_step, index),
-            clipping=Clipping(settings.clip_grad_norm, len(schedule.reducers.get(index, (rank,)))),
+            clipping=Clipping(settings.clip_grad_norm, len(schedule.reducers.get(index, (rank,))), device),
         )
     return stages
 

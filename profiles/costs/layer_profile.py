@@ -61,6 +61,11 @@ class LayerCost:
     work: LayerWork | None = None
     gradient_bytes: int | None = None
 
+    @property
+    def said_gradient_bytes(self) -> int:
+        """Bytes of the gradients; those of the weights if no other number is given."""
+        return self.weight_bytes if self.gradient_bytes is None else self.gradient_bytes
+
 
 _ADVICE = "if the profile is old, measure it again; or give `input_share=0.5`"
 _TABLE_ADVICE = "give i_ms and w_ms of every layer in its table, or `input_share=0.5`"
@@ -299,7 +304,7 @@ def _gradient_bytes(layers: Sequence[LayerCost]) -> int | None:
     """Return the bytes of the gradients of a stage, or None if no layer says them."""
     if all(layer.gradient_bytes is None for layer in layers):
         return None
-    return sum(layer.weight_bytes if layer.gradient_bytes is None else layer.gradient_bytes for layer in layers)
+    return sum(layer.said_gradient_bytes for layer in layers)
 
 
 def _split_first(cost: StageCost) -> StageCost:

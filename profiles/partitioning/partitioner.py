@@ -40,7 +40,7 @@ def flushed_bytes(cost: StageCost) -> tuple[int, int]:
 
     Fixed: weights, gradients and optimizer state. Per micro-batch: activations. Both add up over the layers of a stage.
     """
-    return 2 * cost.weight_bytes + cost.optimizer_bytes, cost.saved_bytes
+    return cost.weight_bytes + cost.said("gradient_bytes") + cost.optimizer_bytes, cost.saved_bytes
 
 
 def stashed_bytes(cost: StageCost) -> tuple[int, int]:
@@ -49,7 +49,8 @@ def stashed_bytes(cost: StageCost) -> tuple[int, int]:
     Fixed: optimizer state, and the larger of gradients and working memory of B. Per micro-batch in flight: activations
     and one version of the weights. This is a bound, because a version remains until its Step, after the activations.
     """
-    return cost.optimizer_bytes + max(cost.weight_bytes, cost.working_bytes), cost.weight_bytes + cost.saved_bytes
+    always = cost.optimizer_bytes + max(cost.said("gradient_bytes"), cost.working_bytes)
+    return always, cost.weight_bytes + cost.saved_bytes
 
 
 def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]:
@@ -306,6 +307,7 @@ def _bytes_by_prefix(profile: Profile, prefixes: Prefixes) -> Callable[[int, int
     assert profile.graph is not None, "only a graph has prefixes"
     weights = prefixes.sums([layer.weight_bytes for layer in profile.layers])
     states = prefixes.sums([layer.optimizer_bytes for layer in profile.layers])
+    gradients = prefixes.sums([layer.said_gradient_bytes for layer in profile.layers])
     outputs = prefixes.sums(profile.graph.output_bytes)
 
     def bytes_of(first: int, last: int) -> StageCost:
@@ -313,6 +315,7 @@ def _bytes_by_prefix(profile: Profile, prefixes: Prefixes) -> Callable[[int, int
             0.0,
             weight_bytes=weights[last] - weights[first],
             optimizer_bytes=states[last] - states[first],
+            gradient_bytes=gradients[last] - gradients[first],
             saved_bytes=prefixes.cut_bytes[first] + outputs[last] - outputs[first],
         )
 

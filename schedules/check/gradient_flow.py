@@ -32,11 +32,13 @@ from pipesched.schedules.ops import (
     Reshard,
     Send,
     Step,
+    Summed,
     Unshard,
     computes,
     stages_of,
     stages_of_op,
 )
+from pipesched.schedules.semantics import misplaced_sums
 
 _GradientOp: TypeAlias = Compute | Reduce | Step | Average
 _Events: TypeAlias = list[tuple[int, _GradientOp]]
@@ -51,6 +53,8 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
             if any(rank not in holders.get(stage, ()) for stage in stages_of_op(op)):
                 yield Finding("structure", rank, index, f"{op} is of a stage that this rank does not compute")
         yield from _incomplete(rank, row)
+    for content in (Summed.TIED, Summed.NORM):
+        yield from _partly_summed(schedule, content)
     has_steps = any(isinstance(op, Step) for row in schedule.ops for op in row)
     for stage, replicas in sorted(holders.items()):
         if has_steps:
@@ -58,6 +62,16 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
                 yield from _applied(stage, rank, events)
         if len(replicas) > 1:
             yield from _shared(stage, replicas)
+
+
+def _partly_summed(schedule: Schedule, content: Summed) -> Iterator[Finding]:
+    """Yield stages that lack a sum over stages, or have one that is not of theirs."""
+    missing, others = misplaced_sums(schedule, content)
+    for rank, stage in missing:
+        text = f"{Reduce(stage, content)} is missing before {Step(stage)}, which waits for it on other stages or ranks"
+        yield Finding("structure", rank, None, text)
+    for rank, stage in others:
+        yield Finding("structure", rank, None, f"{Reduce(stage, content)} has no part in a sum before {Step(stage)}")
 
 
 def _incomplete(rank: int, row: Sequence[Op]) -> Iterator[Finding]:

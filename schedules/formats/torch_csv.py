@@ -34,7 +34,7 @@ from pipesched.schedules.formats.torch_rules import (
     survey,
     unsayable,
 )
-from pipesched.schedules.ops import Compute, Op, Recv, Reduce, Send, Step, computes
+from pipesched.schedules.ops import Compute, Op, Recv, Reduce, Send, Step, Summed, computes
 
 
 def has_communication(rows: Rows) -> bool:
@@ -212,7 +212,7 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
 
 
 def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
-    """Return `row` without the Step after each stage's last computation, and the sums over stages before it.
+    """Return `row` without the Step after each stage's last computation, and the sum of norms before it.
 
     The end of a CSV row implies these Steps, and the caller of PyTorch's runtime clips gradients.
     """
@@ -224,7 +224,7 @@ def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
         if isinstance(op, Step) and op.stage in own - busy:
             kept[index] = None
             busy.add(op.stage)
-        elif isinstance(op, Reduce) and op.is_over_stages and op.stage in busy:
+        elif isinstance(op, Reduce) and op.content is Summed.NORM and op.stage in busy:
             kept[index] = None
         elif op is not None:
             busy.update(part.stage for part in computes(op))

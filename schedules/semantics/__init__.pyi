@@ -14,3 +14,4 @@ from .meetings import listed as listed
 from .meetings import meeting_reduces as meeting_reduces
 from .meetings import transfers as transfers
 from .progress import progress as progress
+from .reductions import misplaced_sums as misplaced_sums

@@ -13,12 +13,29 @@ the order of their posts, the collectives also wait for one another:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipesched.schedules.ops import Group, Reduce
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Group, Reduce, Step, Summed, summed_stages
 from pipesched.schedules.semantics.communicators import ListPosition
 from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
+
+
+def misplaced_sums(schedule: Schedule, content: Summed) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
+    """Return the faults of a sum over stages that some Step of the lists waits for.
+
+    Returns:
+        (rank, stage) of the Steps without the sum, and of the Reduces of the sum without such a Step; both are empty
+        in lists without Steps or without the sum.
+    """
+    found = {*schedule.summands.get(content, ())}
+    stages = summed_stages(content, schedule.num_stages)
+    steps = {(rank, op.stage) for rank, row in enumerate(schedule.ops) for op in row if isinstance(op, Step)}
+    if not found or not steps:
+        return (), ()
+    expected = {(rank, stage) for rank, stage in steps if stage in stages}
+    return sorted(expected - found), sorted(found - expected)
 
 
 @dataclass(slots=True, eq=False)

@@ -22,7 +22,8 @@ from dataclasses import replace
 from functools import partial
 
 from pipesched.schedules import Schedule, ScheduleError
-from pipesched.schedules.ops import Op, Reduce, Reshard, Step, Summed, Unshard, awaits_sum, stages_of_op
+from pipesched.schedules.ops import Op, Reduce, Reshard, Step, Summed, Unshard, awaits_sum, stages_of_op, summed_stages
+from pipesched.schedules.semantics import misplaced_sums
 from pipesched.schedules.transforms.longer_run import runs_without_flush
 from pipesched.schedules.transforms.training_run import with_steps
 
@@ -40,7 +41,7 @@ def with_step_barrier(schedule: Schedule) -> Schedule:
         ScheduleError: Stages step without a flush, so that some micro-batches are in flight at every Step; or the
             schedule averages pipelines, each of which has a norm of its own.
     """
-    return _with_sums(schedule, Summed.NORM, range(schedule.num_stages), "a barrier before the steps")
+    return _with_sums(schedule, Summed.NORM, "a barrier before the steps")
 
 
 def with_tied_sum(schedule: Schedule) -> Schedule:
@@ -51,10 +52,10 @@ def with_tied_sum(schedule: Schedule) -> Schedule:
     Raises:
         ScheduleError: As in `with_step_barrier`.
     """
-    return _with_sums(schedule, Summed.TIED, {0, schedule.num_stages - 1}, "tied stages")
+    return _with_sums(schedule, Summed.TIED, "tied stages")
 
 
-def _with_sums(schedule: Schedule, content: Summed, stages: Collection[int], what: str) -> Schedule:
+def _with_sums(schedule: Schedule, content: Summed, what: str) -> Schedule:
     if runs_without_flush(schedule):
         raise ScheduleError(
             f"{schedule.name}: got {what}, expected a schedule with a flush: a stage steps while its micro-batches are "
@@ -62,9 +63,17 @@ def _with_sums(schedule: Schedule, content: Summed, stages: Collection[int], wha
         )
     if schedule.averagers:
         raise ScheduleError(f"{schedule.name}: got {what}, expected one model: averaged pipelines step alone; try 1f1b")
-    if content in schedule.summands or (content is Summed.TIED and schedule.num_stages == 1):
+    stages = summed_stages(content, schedule.num_stages)
+    if content in schedule.summands:
+        if schedule.is_held and any(misplaced_sums(schedule, content)):
+            raise ScheduleError(
+                f"{schedule.name}: got {what} in a part of the lists, expected it before every Step of these stages; "
+                "try 'pipesched check'"
+            )
         return schedule
-    stepping = with_steps(schedule) if schedule.is_held else schedule
+    if content is Summed.TIED and schedule.num_stages == 1:
+        return schedule
+    stepping = schedule if any(isinstance(op, Step) for op in schedule.lists[0]) else with_steps(schedule.held())
     layout = stepping.layout and replace(stepping.layout, sums=(*stepping.layout.sums, content))
     lists = stepping.changed(partial(_summed, content=content, stages=stages))
     return replace(stepping, lists=lists, layout=layout)

@@ -105,7 +105,7 @@ def test_lists_without_a_barrier_are_not_clipped():
 def test_tied_stages_are_refused():
     lists = build("1f1b", 2, 2)
     rows = [[*row[:-1], Reduce(rank, Summed.TIED), row[-1]] for rank, row in enumerate(lists.ops)]
-    with pytest.raises(Exception, match="got a sum of tied stages, expected stages with weights of their own"):
+    with pytest.raises(ExecutionError, match="got a sum of tied stages, expected stages with weights of their own"):
         Local(replace(lists, lists=tuple(map(tuple, rows))), MODEL).run()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import pipesched
+from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.machine_options import SimulationOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
@@ -45,6 +46,10 @@ def optimize(
     """
     outputs = out or []
     check_outputs(*((path, (*JSON, *CSV)) for path in outputs), (gantt, GANTT_SUFFIXES))
+    if schedule.step_barrier:
+        raise InputError(
+            "--step-barrier: got it with optimize, expected none: it orders F, B, I, W and R alone; leave it out"
+        )
     source = schedule.source()
     if any(formats.suffix_of(path) in CSV for path in outputs):
         formats.write_csv(source.schedule)  # refuses lists that the CSV cannot express before the search

@@ -127,6 +127,8 @@ def export(
     the trainer cannot express.
     """
     check_outputs((out, ()))
+    if schedule.step_barrier:
+        raise InputError("--step-barrier: got it with export, expected none: trainers have it by default; leave it out")
     if schedule.plan is None:
         text = exporting.export_setting(_setting(trainer, schedule, partition, microbatch_size), trainer)
     elif microbatch_size is not None:

@@ -111,7 +111,7 @@ class Setup(PredictionSettings, CostSettings):
             raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
         costs = stage_costs_of(cut.loaded_costs, source.schedule, cut)
         costs = costs if cut.compression is None else replace(costs, compression=cut.message_compression)
-        return replace(costs, tied_bytes=self.tied_bytes or 0)
+        return costs if self.tied_bytes is None else replace(costs, tied_bytes=self.tied_bytes)
 
     @property
     def message_compression(self) -> Compression | None:

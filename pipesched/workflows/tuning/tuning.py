@@ -76,6 +76,10 @@ class TuneQuestion(TuneSettings, Repetitions):
         require_tuning(self)
         require_at_least("num_contenders", self.num_contenders, 1)
         require_kind("run_settings", self.run_settings, RunSettings, "RunSettings")
+        if self.run_settings.clip_grad_norm is not None:
+            raise ArgumentError(
+                "clip_grad_norm: got it with tune, whose settings step without a barrier, expected none; leave it out"
+            )
         require_flag("is_exact", self.is_exact)
         require_callable("progress", self.progress)
 

@@ -11,8 +11,9 @@ from pipesched.schedules import Schedule, Timeline, schedule_of
 from pipesched.schedules.builders import Entry, build, lookup
 from pipesched.schedules.common import declared, values_of
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Op, computes
+from pipesched.schedules.ops import Op, Summed, computes
 from pipesched.schedules.transforms import recompute as recomputed
+from pipesched.schedules.transforms import with_step_barrier
 from pipesched.simulator.analysis import device_speeds, metrics
 from pipesched.workflows import (
     ArgumentError,
@@ -188,6 +189,8 @@ def _asked_lists(lists: Schedule, asked: WhatIfQuestion) -> Schedule:
     if named is not None or (schedule is None and any(values_of(asked, ScheduleCounts).values())):
         schedule, counts = as_in_run(lists, named, asked)
     after = lists if schedule is None else read_schedule_argument(schedule, counts).schedule
+    if Summed.NORM in lists.summands:  # the trainer of the run clips gradients
+        after = with_step_barrier(after)
     return after if asked.recompute is None else recomputed(after, _stages_of(asked.recompute))
 
 

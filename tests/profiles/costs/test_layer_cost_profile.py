@@ -1,5 +1,7 @@
 """Profiles of given layers: their stages are sums over the rows, at the given size and in proportion at others."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipesched.profiles import ProfileError
@@ -92,3 +94,9 @@ def test_layers_keep_the_names_that_a_table_gives_them(tmp_path):
 def test_what_a_profile_cannot_say_is_refused(layer, overlap, message):
     with pytest.raises(ProfileError, match=message):
         profile_of_costs(LayerCosts((layer,), overlap=overlap), "layers", 1)
+
+
+def test_the_gradients_of_a_layer_keep_their_bytes():
+    layers = replace(LAYERS, layers=tuple(replace(layer, gradient_bytes=99) for layer in LAYERS.layers))
+    profile = profile_of_costs(layers, "layers", 1)
+    assert profile.cost_of_layers(0, profile.num_layers).gradient_bytes == 99 * profile.num_layers

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
+from pipesched.profiles.costs import StageCost
 from pipesched.profiles.partitioning import Level, balanced_partition, cheapest_partition
 from pipesched.profiles.partitioning.partitioner import (
     by_memory,
     by_replicas,
     by_time,
+    flushed_bytes,
     levels,
     over_memory,
     stashed_bytes,
@@ -207,3 +209,8 @@ def test_the_bound_is_the_work_of_the_busiest_device_on_all_its_stages(costs, da
     for stage in partitioned.stages:
         busy_s[stage.devices[0]] += sum(cost[0] for cost in costs[stage.first : stage.last])
     assert partitioned.slowest_s == pytest.approx(max(b / speed for b, speed in zip(busy_s, speeds, strict=True)))
+
+
+def test_gradients_with_bytes_of_their_own_count_as_such():
+    cost = StageCost(1.0, weight_bytes=10, optimizer_bytes=5, gradient_bytes=100, saved_bytes=3)
+    assert (flushed_bytes(cost), stashed_bytes(cost)) == ((115, 3), (105, 13))

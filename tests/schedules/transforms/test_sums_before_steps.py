@@ -121,7 +121,7 @@ def test_a_gradient_behind_its_norm_is_a_fault():
     assert "0B0 comes between 0REDUCE_NORM and Step" in finding.text
 
 
-def test_a_rank_without_the_sum_stops_all_others():
+def test_a_sum_that_one_rank_posts_once_more_stops_all_ranks():
     barred = with_step_barrier(build("1f1b", 2, 1))
     rows = [list(barred.ops[0]), [op for op in barred.ops[1] if not isinstance(op, Reduce)]]
     rows[1].insert(0, Reduce(1, Summed.NORM))
@@ -130,6 +130,33 @@ def test_a_rank_without_the_sum_stops_all_others():
     for simulate in (simulate_lists, simulate_arrays):
         with pytest.raises(SimulationError, match="rank 0 at 0STEP waits for 0REDUCE_NORM of rank 1"):
             simulate(early, uniform(2, 1.0, 2.0))
+
+
+def without_sums(lists, rank):
+    rows = [[op for op in row if at != rank or not isinstance(op, Reduce)] for at, row in enumerate(lists.ops)]
+    return make_schedule("in part", lists.num_ranks, lists.num_microbatches, rows)
+
+
+@pytest.mark.parametrize(("change", "word"), [(with_step_barrier, "NORM"), (with_tied_sum, "TIED")])
+def test_a_sum_on_a_part_of_the_stages_is_a_fault(change, word):
+    partial = without_sums(change(build("1f1b", 2, 2)), 1)
+    (finding,) = find_faults(partial)
+    assert f"1REDUCE_{word} is missing before 1STEP" in finding.text
+    with pytest.raises(ScheduleError, match="in a part of the lists, expected it before every Step"):
+        change(partial)
+
+
+def test_a_tied_sum_of_a_stage_in_the_middle_is_a_fault():
+    rows = [list(row) for row in with_tied_sum(build("1f1b", 3, 2)).ops]
+    rows[1].insert(-1, Reduce(1, Summed.TIED))
+    (finding,) = find_faults(make_schedule("middle", 3, 2, rows))
+    assert "1REDUCE_TIED has no part in a sum" in finding.text
+
+
+def test_generated_lists_without_steps_get_steps_and_sums():
+    rows = [[op for op in row if not isinstance(op, Step)] for row in build("1f1b", 2, 2).ops]
+    barred = with_step_barrier(repeat(make_schedule("bare", 2, 2, rows), 2))
+    assert all(row[-2:] == (Reduce(rank, Summed.NORM), Step(rank)) for rank, row in enumerate(barred.ops))
 
 
 @examples(60)
@@ -193,3 +220,11 @@ def test_copies_sum_their_tied_gradients_each_for_itself():
 def test_stages_that_step_alone_are_not_tied(name, reason):
     with pytest.raises(ScheduleError, match=f"got tied stages, expected {reason}.*; try 1f1b"):
         with_tied_sum(build(name, 2, 4))
+
+
+def test_costs_keep_their_own_tied_bytes():
+    tied = with_tied_sum(build("1f1b", 2, 2))
+    costs = replace(uniform(2, 1.0, 2.0), tied_bytes=100)
+    cluster = flat(2, Link(bandwidth_bytes_per_s=10.0))
+    predicted = pipesched.simulate(tied, pipesched.Setup(costs, cluster=cluster))
+    assert predicted.makespan_s == simulate_arrays(tied, costs, cluster).makespan_s == 9.0 + 10.0

@@ -8,8 +8,8 @@ import pytest
 import pipesched
 from pipesched.schedules import Span
 from pipesched.schedules.builders import CATALOGUE, build
-from pipesched.schedules.ops import Phase
-from pipesched.schedules.transforms import recompute
+from pipesched.schedules.ops import Phase, Reduce, Summed
+from pipesched.schedules.transforms import recompute, with_step_barrier
 from tests.hand_timelines import SECONDS, play
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -268,6 +268,14 @@ def test_lists_of_nobody_have_no_other_counts():
         pipesched.ArgumentError, match=r"^schedule: got none, and the lists of the run \(1f1b\) are not"
     ):
         pipesched.what_if(run, num_microbatches=8)
+
+
+def test_a_run_with_a_barrier_keeps_it_under_other_counts():
+    run = play(with_step_barrier(build("zb_h2", 2, 4)), source="measured")
+    more = pipesched.what_if(run, num_microbatches=8)
+    assert [span.op for span in more.after.spans if isinstance(span.op, Reduce)] == [
+        Reduce(stage, Summed.NORM) for stage in range(2)
+    ]
 
 
 @pytest.mark.distributed
