@@ -29,13 +29,13 @@ def misplaced_sums(schedule: Schedule, content: Summed) -> tuple[Sequence[tuple[
         (rank, stage) of the Steps without the sum, and of the Reduces of the sum without such a Step; both are empty
         in lists without Steps or without the sum.
     """
-    found = {*schedule.summands.get(content, ())}
+    sums = {*schedule.summands.get(content, ())}
     stages = summed_stages(content, schedule.num_stages)
     steps = {(rank, op.stage) for rank, row in enumerate(schedule.ops) for op in row if isinstance(op, Step)}
-    if not found or not steps:
+    if not sums or not steps:
         return (), ()
     expected = {(rank, stage) for rank, stage in steps if stage in stages}
-    return sorted(expected - found), sorted(found - expected)
+    return sorted(expected - sums), sorted(sums - expected)
 
 
 @dataclass(slots=True, eq=False)
