@@ -27,6 +27,8 @@ class Gpu:
         link_bandwidth_bytes_per_s: Bandwidth to the other GPUs of the node, in each direction.
         efficiency: Share of the peak that large matrix products reach.
         origin: The source of every number.
+        sustained: Share of the speed of products and attention that remains in a training run, where power limits the
+            clock.
         multiprocessors: Number of multiprocessors (compute units of AMD), or None if unknown.
         kernels: The curve of the GPU's kernels, or None if unknown.
     """
@@ -38,6 +40,7 @@ class Gpu:
     link_bandwidth_bytes_per_s: float
     efficiency: float
     origin: str
+    sustained: float = 1.0
     multiprocessors: int | None = None
     kernels: KernelCurve | None = None
 

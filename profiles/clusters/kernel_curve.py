@@ -23,6 +23,8 @@ class KernelCurve:
         attention: Share of the reachable peak in the forward of attention over long sequences.
         attention_backward: Share of the reachable peak in its backward.
         attention_tail: Blocks of 128 rows that the last multiprocessor works longer than the average.
+        flash_1: Share of the speed of the newest attention kernel that FlashAttention 1 reaches.
+        flash_2: Share of that speed that FlashAttention 2 reaches.
         origin: Source of the numbers.
     """
 
@@ -39,4 +41,6 @@ class KernelCurve:
     attention: float
     attention_backward: float
     attention_tail: float
+    flash_1: float = 0.5
+    flash_2: float = 1.0
     origin: str = ""

@@ -8,6 +8,7 @@ incomplete wave leave multiprocessors idle; small tiles and short inner dimensio
     memory     bytes / (share of the bandwidth)
     seconds    launch + longer of both + exposed share x shorter of both
 
+In a training run power limits the clock: computation takes 1 / `sustained` of its time alone, memory traffic does not.
 The library chooses the fastest tile; so does the model. All other kernels are attention, or only move bytes.
 """
 
@@ -18,7 +19,7 @@ import math
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Gpu, KernelCurve
 from pipesched.profiles.inside_stage.operators import Operator
-from pipesched.profiles.inside_stage.sharding import MatmulPrecision
+from pipesched.profiles.inside_stage.sharding import AttentionKernel, MatmulPrecision
 
 _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128))
 """Rows and columns of the tiles of a product, the largest first."""
@@ -26,13 +27,14 @@ _ATTENTION_ROWS = 128
 """Rows of a block of attention."""
 
 
-def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision) -> float:
-    """Return the seconds of one kernel.
+def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision, attention: AttentionKernel = "fused") -> float:
+    """Return the seconds of one kernel in a training run.
 
     Args:
         operator: The kernel.
         gpu: The GPU, with its number of multiprocessors and a curve of its kernels.
         precision: Number type of matrix products; attention in float8 runs in bfloat16.
+        attention: Kernel of attention.
 
     Raises:
         ProfileError: The data sheet lacks a number that is needed.
@@ -43,7 +45,7 @@ def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision) -> float:
     if operator.kind in ("matmul", "group_matmul"):
         return _product_s(operator, gpu, curve, precision)
     if operator.kind in ("attention", "attention_backward"):
-        return _attention_s(operator, gpu, curve, precision)
+        return _attention_s(operator, gpu, curve, precision, attention)
     share = {"permute": curve.permute, "cross_entropy": curve.cross_entropy}.get(operator.kind, curve.memory)
     return curve.launch_s + operator.num_bytes / (share * gpu.memory_bandwidth_bytes_per_s)
 
@@ -51,7 +53,7 @@ def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision) -> float:
 def _product_s(operator: Operator, gpu: Gpu, curve: KernelCurve, precision: MatmulPrecision) -> float:
     """Return the seconds of a product of matrices, or of one product per expert."""
     multiprocessors = _multiprocessors(gpu)
-    rate = curve.matmul * gpu.efficiency * _peak(gpu, precision) / multiprocessors
+    rate = curve.matmul * gpu.efficiency * gpu.sustained * _peak(gpu, precision) / multiprocessors
     compute_s = math.inf
     for rows, columns in _TILES:
         waves = operator.batch * -(-operator.rows // rows) * -(-operator.columns // columns) / multiprocessors
@@ -64,10 +66,13 @@ def _product_s(operator: Operator, gpu: Gpu, curve: KernelCurve, precision: Matm
     return fixed_s + max(compute_s, memory_s) + curve.exposed_memory * min(compute_s, memory_s)
 
 
-def _attention_s(operator: Operator, gpu: Gpu, curve: KernelCurve, precision: MatmulPrecision) -> float:
+def _attention_s(
+    operator: Operator, gpu: Gpu, curve: KernelCurve, precision: MatmulPrecision, attention: AttentionKernel
+) -> float:
     """Return the seconds of attention."""
     share = curve.attention if operator.kind == "attention" else curve.attention_backward
-    rate = share * gpu.efficiency * _peak(gpu, "bfloat16" if precision == "float8" else precision)
+    share *= {"flash_1": curve.flash_1, "flash_2": curve.flash_2}.get(attention, 1.0)
+    rate = share * gpu.efficiency * gpu.sustained * _peak(gpu, "bfloat16" if precision == "float8" else precision)
     blocks = operator.batch * operator.columns * -(-operator.rows // _ATTENTION_ROWS)
     tail = curve.attention_tail * _multiprocessors(gpu) / max(1, blocks)
     memory_s = operator.num_bytes / (curve.memory * gpu.memory_bandwidth_bytes_per_s)

@@ -265,7 +265,10 @@ class _LayerMaker:
         inputs_bytes, output_bytes = e * tokens * sum(kept), e * tokens * values
         sums_bytes = FLOAT32_BYTES * tokens * heads
         recomputes = self.sharding.recompute == "selective"
-        if self.sharding.has_flash_attention:
+        if self.sharding.context > 1:  # keys and values of the other tokens arrive beside the attention to one's own
+            gathered_bytes = e * tokens * sum(kept[1:]) * self.sharding.context
+            passes.exchange("all_gather", "reduce_scatter", gathered_bytes, "context", is_hidden=True)
+        if self.sharding.attention != "unfused":
             core = Operator(
                 "attention",
                 "attention",
@@ -322,8 +325,11 @@ class _LayerMaker:
             bias=shape.has_bias,
         )
         numbers = count * rows * inner
-        ends = (3, 5) if shape.is_gated else (2, 3)
-        passes.moved(prefix + "activation", ends[0] * e * numbers, ends[1] * e * numbers, e * numbers)
+        # numbers read and written, forward and backward; apart, the gate's activation is a kernel that keeps its result
+        is_apart = shape.is_gated and not self.sharding.has_fused_pointwise
+        ends = (5, 13) if is_apart else (3, 5) if shape.is_gated else (2, 3)
+        saved_bytes = (2 if is_apart else 1) * e * numbers
+        passes.moved(prefix + "activation", ends[0] * e * numbers, ends[1] * e * numbers, saved_bytes)
         passes.linear(prefix + "down", rows, inner, shape.hidden, experts=experts)
 
     def _expert_part(self, passes: _Passes) -> None:
@@ -376,6 +382,11 @@ class _LayerMaker:
             return
         if self.sharding.has_sequence:
             passes.exchange("all_gather", "reduce_scatter", self.gathered_bytes, "tensor", self.sharding.hides_tensor)
+            if self.sharding.keeps_gathered:  # in place of the norm's result on this GPU
+                kept = self.gathered_bytes - self.message_bytes
+                passes.forward[-1] = replace(passes.forward[-1], saved_bytes=passes.forward[-1].saved_bytes + kept)
+            else:  # gathered again for the gradient of the weights, beside the gradient of the input
+                passes.exchanges_back.append(Collective("all_gather", self.gathered_bytes, "tensor", is_hidden=True))
         else:
             passes.exchanges_back.append(
                 Collective("all_reduce", self.gathered_bytes, "tensor", self.sharding.hides_tensor)

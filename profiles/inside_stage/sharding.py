@@ -15,6 +15,8 @@ MOST_ZERO = 3
 
 Recomputation: TypeAlias = Literal["none", "selective", "full"]
 """Recomputation in the backward: none; attention alone, of trainers without FlashAttention; every block."""
+AttentionKernel: TypeAlias = Literal["unfused", "flash_1", "flash_2", "fused"]
+"""Kernel of attention: a matrix of scores in memory; FlashAttention 1 or 2; the newest fused kernel of the GPU."""
 MatmulPrecision: TypeAlias = Literal["float32", "bfloat16", "float16", "float8"]
 """Number type of matrix products; float8 keeps weights and activations between layers in bfloat16."""
 
@@ -38,10 +40,13 @@ class LayerSharding:
         precision: Number type of the matrix products.
         gradient_bytes: Bytes of an element of the accumulated gradients.
         recompute: Recomputation in the backward.
-        has_flash_attention: Attention is one kernel that never has its whole matrix in memory.
+        attention: Kernel of attention.
         has_fused_gradients: Products of weight gradients add to the float32 gradients. Each leaves a placeholder of the
             size of the weights to autograd, one for all equal matrices (Transformer Engine).
+        has_fused_pointwise: A gated activation is one kernel, not one per operation of PyTorch.
         has_fused_loss: The loss reads the logits once and keeps no float32 copy.
+        keeps_gathered: Sequence parallelism keeps the gathered inputs of products, and gathers none in the backward.
+        has_graphs: Kernels are launched as CUDA graphs or by a compiler, and never wait for the host.
         hides_gradients: The sum of gradients runs beside the last backward.
         hides_weights: The gather of weights runs beside the first forward; with ZeRO-3, beside the kernels of each
             pass.
@@ -58,9 +63,12 @@ class LayerSharding:
     precision: MatmulPrecision = "bfloat16"
     gradient_bytes: int = 4
     recompute: Recomputation = "none"
-    has_flash_attention: bool = True
+    attention: AttentionKernel = "fused"
     has_fused_gradients: bool = True
+    has_fused_pointwise: bool = True
     has_fused_loss: bool = False
+    keeps_gathered: bool = False
+    has_graphs: bool = False
     hides_gradients: bool = False
     hides_weights: bool = False
     hides_tensor: bool = False

@@ -207,6 +207,8 @@ class _KernelCurve(Record):
     attention: _Share
     attention_backward: _Share
     attention_tail: Annotated[float, Field(ge=0, le=1e3)]
+    flash_1: _Share = 0.5
+    flash_2: _Share = 1.0
     origin: Text = ""
 
 
@@ -226,6 +228,7 @@ class _Gpu(Record):
     memory_bandwidth_bytes_per_s: _Rate
     link_bandwidth_bytes_per_s: _Rate
     efficiency: _Share
+    sustained: _Share = 1.0
     origin: Text = ""
     multiprocessors: Annotated[int, Field(gt=0, le=100_000)] | None = None
     kernels: Annotated[str, Field(max_length=40)] | _KernelCurve | None = None
