@@ -2,8 +2,9 @@
 
 A ring of r GPUs moves (r - 1) / r of the bytes over every GPU's link; an all-reduce moves them twice (Patarasuk and
 Yuan, 2009). NCCL lays one ring through every network interface of the group in a node, and all rings run at once: k
-GPUs per node have k interfaces, and each interface carries 1 / k of the bytes between nodes. An all-to-all sends 1 / r
-of its bytes to every GPU.
+GPUs per node have k interfaces, and each interface carries 1 / k of the bytes between nodes. An all-reduce over
+two nodes takes NCCL's double tree, whose halves move the bytes once in each direction. An all-to-all sends 1 / r of its
+bytes to every GPU.
 
     bandwidth  bytes moved / (share of the bandwidth), of the slower of both links
     latency    rounds of a ring; an all-reduce between nodes may take a tree, of 2 log2(nodes) rounds between nodes
@@ -73,7 +74,9 @@ def collective_s(collective: Collective, per_node: int, num_nodes: int, intra: L
     inside_s = moved / (fit.share * intra.bandwidth_bytes_per_s) if per_node > 1 else 0.0
     if num_nodes == 1:
         return fit.fixed_s + passes * (ranks - 1) * fit.round_s + inside_s
-    between_s = moved / (per_node * _BETWEEN_SHARE * inter.bandwidth_bytes_per_s)
+    is_tree = passes == 2 and num_nodes == 2  # noqa: PLR2004 -- with more nodes, a tree moves as much as a ring
+    crossing = collective.num_bytes if is_tree else moved
+    between_s = crossing / (per_node * _BETWEEN_SHARE * inter.bandwidth_bytes_per_s)
     ring_s = (ranks - num_nodes) * fit.round_s + (num_nodes - 1) * inter.latency_s
     tree_s = (per_node - 1) * fit.round_s + math.ceil(math.log2(num_nodes)) * inter.latency_s
     latency_s = passes * min(ring_s, tree_s if passes == 2 else math.inf)
