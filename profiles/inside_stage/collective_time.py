@@ -74,7 +74,7 @@ def collective_s(collective: Collective, per_node: int, num_nodes: int, intra: L
     inside_s = moved / (fit.share * intra.bandwidth_bytes_per_s) if per_node > 1 else 0.0
     if num_nodes == 1:
         return fit.fixed_s + passes * (ranks - 1) * fit.round_s + inside_s
-    is_tree = passes == 2 and num_nodes == 2  # noqa: PLR2004 -- with more nodes, a tree moves as much as a ring
+    is_tree = passes == 2 and num_nodes == 2
     crossing = collective.num_bytes if is_tree else moved
     between_s = crossing / (per_node * _BETWEEN_SHARE * inter.bandwidth_bytes_per_s)
     ring_s = (ranks - num_nodes) * fit.round_s + (num_nodes - 1) * inter.latency_s
