@@ -83,11 +83,32 @@ class _Passes:
     backward_weight: list[Operator] = field(default_factory=list)
     exchanges: list[Collective] = field(default_factory=list)
     exchanges_back: list[Collective] = field(default_factory=list)
+    widths: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Columns of the products that are apart in a trainer and one product here, by its name."""
 
     def linear(
-        self, name: str, rows: int, inputs: int, outputs: int, *, saved: int = 0, experts: int = 0, bias: bool = False
+        self,
+        name: str,
+        rows: int,
+        inputs: int,
+        *widths: int,
+        saved: int = 0,
+        experts: int = 0,
+        bias: bool = False,
     ) -> None:
-        """Add a linear layer, or equal ones of `experts` experts; `saved` are numbers that it keeps."""
+        """Add a linear layer, or equal ones of `experts` experts; `saved` are numbers that it keeps.
+
+        Args:
+            name: Name of the product.
+            rows: Tokens.
+            inputs: Numbers of a token that enter.
+            widths: Numbers that leave; several where a trainer may compute their products apart.
+            saved: Numbers kept for the backward.
+            experts: Number of experts on the GPU, or 0.
+            bias: Whether it has a bias.
+        """
+        self.widths[name] = widths
+        outputs = sum(widths)
         e, count = self.element_bytes, max(1, experts)
         kind: OperatorKind = "group_matmul" if experts else "matmul"
         flops = 2 * count * rows * inputs * outputs
@@ -220,7 +241,7 @@ class _LayerMaker:
         queries, keys = heads * size, kv_heads * size
         self._norm(passes, "attention norm")
         self._gathered(passes)
-        passes.linear("qkv", self.tokens, shape.hidden, queries + 2 * keys, bias=shape.has_bias)
+        passes.linear("qkv", self.tokens, shape.hidden, queries, keys, keys, bias=shape.has_bias)
         if not shape.has_positions:
             turned = e * self.tokens * (queries + keys)  # the values keep the whole result of the product
             passes.moved("rotary", 2 * turned, 2 * turned, turned)
@@ -319,7 +340,7 @@ class _LayerMaker:
             prefix + "up",
             rows,
             shape.hidden,
-            widened,
+            *((inner, inner) if shape.is_gated else (inner,)),
             saved=count * rows * widened,
             experts=experts,
             bias=shape.has_bias,
@@ -411,6 +432,9 @@ class _LayerMaker:
         working = self._working_bytes(passes)
         if recomputes and self.sharding.recompute == "full" and name != "embedding":
             backward, saved, working = forward + backward, 0, working + saved
+        if recomputes and self.sharding.recompute == "alternate" and name != "embedding":
+            again, kept = self._alternate(passes)
+            backward, saved, working = again + backward, kept, working + saved - kept
         weight = OperatorPass(tuple(reversed(passes.backward_weight)))
         if self.sharding.zero == 3:
             sharding = self.sharding
@@ -432,6 +456,28 @@ class _LayerMaker:
             working,
             self._matrix_gradient_bytes(passes),
         )
+
+    def _alternate(self, passes: _Passes) -> tuple[OperatorPass, int]:
+        """Return the operators that run again if every second product keeps its result, and the kept bytes."""
+        again: list[Operator] = []
+        kept = count = 0
+        for operator in passes.forward:
+            if operator.kind == "attention":
+                result = self.element_bytes * operator.batch * operator.rows * operator.columns * operator.inner
+                kept += result + FLOAT32_BYTES * operator.batch * operator.rows * operator.columns
+            elif operator.kind != "matmul" or operator.name not in passes.widths:
+                again.append(operator)
+            else:
+                for width in passes.widths[operator.name]:
+                    count += 1
+                    if count % 2:
+                        kept += self.element_bytes * operator.rows * width
+                    else:
+                        share = width / operator.columns
+                        flops, num_bytes = round(share * operator.flops), round(share * operator.num_bytes)
+                        again.append(replace(operator, flops=flops, num_bytes=num_bytes, columns=width))
+        gathers = tuple(exchange for exchange in passes.exchanges if exchange.kind == "all_gather")
+        return OperatorPass(tuple(again), gathers), kept
 
     def _of_weights(self, kind: CollectiveKind, parameter_bytes: int, passes: _Passes, is_hidden: bool) -> OperatorPass:
         """Return the exchanges of the layer's weights, or of their gradients, over the copies of the layer."""

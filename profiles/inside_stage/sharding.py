@@ -13,8 +13,9 @@ from pipesched.profiles.inside_stage.model_shape import ModelShape
 MOST_ZERO = 3
 """Highest stage of ZeRO."""
 
-Recomputation: TypeAlias = Literal["none", "selective", "full"]
-"""Recomputation in the backward: none; attention alone, of trainers without FlashAttention; every block."""
+Recomputation: TypeAlias = Literal["none", "selective", "alternate", "full"]
+"""Recomputation in the backward: none; attention alone, of trainers without FlashAttention; every second product and
+all kernels that only move bytes (torchtitan's selective checkpoints); every block."""
 AttentionKernel: TypeAlias = Literal["unfused", "flash_1", "flash_2", "fused"]
 """Kernel of attention: a matrix of scores in memory; FlashAttention 1 or 2; the newest fused kernel of the GPU."""
 MatmulPrecision: TypeAlias = Literal["float32", "bfloat16", "float16", "float8"]

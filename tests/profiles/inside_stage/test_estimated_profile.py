@@ -148,3 +148,13 @@ def test_a_split_that_does_not_divide_the_model_is_refused(model, settings, mess
 def test_a_gpu_without_a_peak_in_the_precision_is_refused():
     with pytest.raises(ProfileError, match="flops_per_s: got no float8"):
         estimated_profile(model_shape("llama3-8b"), LayerSharding(precision="float8"), load_gpu("a100"), NODE, [1])
+
+
+def test_alternate_recomputation_runs_the_second_product_of_each_pair_again():
+    shape = model_shape("llama3-8b:seq=4096")
+    block, whole = (block_layer(shape, 1, LayerSharding(recompute=how)) for how in ("alternate", "none"))
+    h, kv, ffn, tokens = 4096, 1024, 14336, 4096
+    again = sum(operator.flops for operator in block.backward_input.operators if operator.kind == "matmul")
+    again -= sum(operator.flops for operator in whole.backward_input.operators if operator.kind == "matmul")
+    assert again == 2 * tokens * h * (kv + h + ffn)  # key, projection and up; kept: query, value, gate and down
+    assert block.saved_bytes == 2 * tokens * (h + kv + h + ffn + h) + 4 * tokens * 32
