@@ -1,0 +1,106 @@
+"""The estimate of a published run: seconds of an iteration and peak memory of each rank, by the product's engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.profiles.costs import Profile, StageCost, StageCosts
+from pipesched.profiles.inside_stage.collective_time import collective_s
+from pipesched.profiles.inside_stage.estimated_profile import estimated_profile
+from pipesched.profiles.inside_stage.fabric import Fabric
+from pipesched.profiles.inside_stage.model_shape import ModelShape
+from pipesched.profiles.inside_stage.operators import Collective
+from pipesched.profiles.inside_stage.sharding import LayerSharding
+from pipesched.profiles.io import load_gpu
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import with_step_barrier, with_tied_sum
+from pipesched.simulator import Estimate, Scenario
+from pipesched.simulator.fast import predict_scenario
+from published_rows.setting import Setting
+
+NODE_LATENCY_S = 5e-6
+"""Latency of a message inside a node, supposed."""
+NETWORK_LATENCY_S = 10e-6
+"""Latency of a message between nodes, supposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationEstimate:
+    """The estimate of an iteration.
+
+    Attributes:
+        seconds: Seconds of the iteration.
+        peak_bytes: Peak memory of each rank of the pipeline [bytes].
+    """
+
+    seconds: float
+    peak_bytes: tuple[int, ...]
+
+
+def estimate(setting: Setting) -> IterationEstimate:
+    """Return the estimate of a setting: an estimated profile, cut as the trainer cuts it, on the array engine.
+
+    Raises:
+        ValueError, PipeschedError: The layout or the schedule is impossible, or the data sheet lacks a number.
+    """
+    machine = setting.machine
+    gpu = load_gpu(machine.gpu)
+    inter = Link(NETWORK_LATENCY_S, machine.network_bytes_per_s)
+    fabric = Fabric(machine.gpus_per_node, Link(NODE_LATENCY_S, gpu.link_bandwidth_bytes_per_s), inter)
+    profile = _profile(setting.shape, setting.sharding, machine.gpu, fabric, setting.microbatch_size)
+    is_tied = setting.shape.is_tied
+    if is_tied and setting.depth == 1:
+        profile = _without_head_weights(profile)
+    schedule = _schedule(setting.schedule, setting.depth, setting.microbatches, setting.chunks, is_tied)
+    stages = tuple(
+        profile.cost_of_layers(first, last) if first < last else StageCost(forward_s=0.0, backward_s=0.0)
+        for first, last in setting.cut.bounds()
+    )
+    costs = StageCosts(stages)
+    if is_tied and setting.depth > 1:
+        weights = -(-setting.shape.vocab // setting.sharding.tensor) * setting.shape.hidden
+        costs = replace(costs, tied_bytes=setting.sharding.gradient_bytes * weights)
+    predicted = predict_scenario(Scenario(schedule, costs, _cluster(setting, fabric)))
+    if not isinstance(predicted, Estimate):
+        raise ValueError(f"schedule is {setting.schedule!r}; {predicted.reason}")  # noqa: TRY004 -- a reason
+    return IterationEstimate(
+        predicted.seconds, tuple(predicted.peak_bytes.get(rank, 0) for rank in range(setting.depth))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _profile(shape: ModelShape, sharding: LayerSharding, gpu_name: str, fabric: Fabric, size: int) -> Profile:
+    return estimated_profile(shape, sharding, load_gpu(gpu_name), fabric, [size])
+
+
+def _without_head_weights(profile: Profile) -> Profile:
+    """Return the profile of a tied model in one stage: the head has the weights of the embedding."""
+    head = replace(profile.layers[-1], weight_bytes=0, optimizer_bytes=0, step_s=0.0)
+    return replace(profile, layers=(*profile.layers[:-1], head))
+
+
+@lru_cache(maxsize=64)
+def _schedule(name: str, depth: int, microbatches: int, chunks: int, is_tied: bool) -> Schedule:
+    """Return lists whose Steps wait for the norm of all gradients, as clipping needs it."""
+    takes_chunks = name in ("interleaved", "interleaved_zb")
+    schedule = build(name, depth, microbatches, chunks) if takes_chunks else build(name, depth, microbatches)
+    return with_step_barrier(with_tied_sum(schedule) if is_tied else schedule)
+
+
+def _cluster(setting: Setting, fabric: Fabric) -> Cluster:
+    """Return a device for each rank of the pipeline; ranks of a pipeline are a stage's GPUs apart."""
+    per_node = max(1, fabric.node_gpus // setting.sharding.num_gpus)
+    devices = tuple(Device(node=rank // per_node) for rank in range(setting.depth))
+    return Cluster(devices, _message_link(fabric, 1), _message_link(fabric, 2))
+
+
+def _message_link(fabric: Fabric, num_nodes: int) -> Link:
+    """Return the link of a message inside a node, or between two nodes."""
+    empty_s, full_s = (
+        collective_s(Collective("send_receive", size, "data"), 2 // num_nodes, num_nodes, fabric.intra, fabric.inter)
+        for size in (0, 2**30)
+    )
+    return Link(empty_s, 2**30 / (full_s - empty_s))

@@ -1,0 +1,166 @@
+"""The machines of published runs: data sheets of GPUs, nodes and networks, each with its origin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from published_rows.row import PublishedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine of a published run.
+
+    Attributes:
+        patterns: Words, all of which occur in the column gpu, in lower case.
+        gpu: Name of the data sheet of the GPU.
+        gpus_per_node: GPUs that NVLink or its like connects.
+        network_bytes_per_s: Bandwidth of the network for each GPU, one way [bytes/s].
+        capacity_gib: Memory of a GPU that a process can use [GiB].
+        origin: Origin of the numbers.
+    """
+
+    patterns: tuple[str, ...]
+    gpu: str
+    gpus_per_node: int
+    network_bytes_per_s: float
+    capacity_gib: float
+    origin: str
+
+
+MACHINES = (
+    Machine(
+        patterns=("a100", "jean zay"),
+        gpu="a100",
+        gpus_per_node=4,
+        network_bytes_per_s=12.5e9,
+        capacity_gib=79.15,
+        origin="4 GPUs and 4 Omni-Path links of 100 Gb/s per node: bigscience, train/tr11-176B-ml/README.md",
+    ),
+    Machine(
+        patterns=("a100", "4x100gb"),
+        gpu="a100",
+        gpus_per_node=8,
+        network_bytes_per_s=6.25e9,
+        capacity_gib=79.15,
+        origin="8 GPUs and 4 RoCE links of 100 Gb/s per node: InternEvo, doc/en/train_performance.md",
+    ),
+    Machine(
+        patterns=("a100", "40gb"),
+        gpu="a100-40gb",
+        gpus_per_node=8,
+        network_bytes_per_s=25e9,
+        capacity_gib=39.39,
+        origin="8 GPUs per node, 8 links of 200 Gb/s (DGX A100); llm-foundry does not name its network",
+    ),
+    Machine(
+        patterns=("a100",),
+        gpu="a100",
+        gpus_per_node=8,
+        network_bytes_per_s=25e9,
+        capacity_gib=79.15,
+        origin="DGX A100 data sheet: 8 GPUs, 8 links of 200 Gb/s",
+    ),
+    Machine(
+        patterns=("h100", "96gb"),
+        gpu="h100",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        capacity_gib=95.0,
+        origin="8 GPUs per node, 8 links of 400 Gb/s (Grand Teton: engineering.fb.com, 2024-03-12)",
+    ),
+    Machine(
+        patterns=("h100",),
+        gpu="h100",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        capacity_gib=79.1,
+        origin="8 GPUs per node, 400 Gb/s per GPU: DGX H100 data sheet; EFA of 3,200 Gb/s per node on p5.48xlarge",
+    ),
+    Machine(
+        patterns=("h800",),
+        gpu="h800",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        capacity_gib=79.1,
+        origin="8 GPUs and 8 links of 400 Gb/s per node: arXiv:2412.19437, section 3.1",
+    ),
+    Machine(
+        patterns=("h200",),
+        gpu="h200",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        capacity_gib=139.8,
+        origin="DGX H200 data sheet: 8 GPUs, 8 links of 400 Gb/s",
+    ),
+    Machine(
+        patterns=("h20",),
+        gpu="h20",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        capacity_gib=95.1,
+        origin="8 GPUs per node, 400 Gb/s per GPU",
+    ),
+    Machine(
+        patterns=("gb200",),
+        gpu="gb200",
+        gpus_per_node=72,
+        network_bytes_per_s=50e9,
+        capacity_gib=184.0,
+        origin="GB200 NVL72: 72 GPUs share NVLink, 400 Gb/s per GPU beyond",
+    ),
+    Machine(
+        patterns=("gb300",),
+        gpu="gb300",
+        gpus_per_node=72,
+        network_bytes_per_s=100e9,
+        capacity_gib=276.0,
+        origin="GB300 NVL72: 72 GPUs share NVLink, 800 Gb/s per GPU beyond",
+    ),
+    Machine(
+        patterns=("b200",),
+        gpu="b200",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        capacity_gib=178.3,
+        origin="DGX B200 data sheet: 8 GPUs, 8 links of 400 Gb/s",
+    ),
+    Machine(
+        patterns=("b300",),
+        gpu="b300",
+        gpus_per_node=8,
+        network_bytes_per_s=100e9,
+        capacity_gib=267.0,
+        origin="DGX B300 data sheet: 8 GPUs, 8 links of 800 Gb/s",
+    ),
+    Machine(
+        patterns=("mi300x",),
+        gpu="mi300x",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        capacity_gib=191.5,
+        origin="AMD Instinct MI300X data sheet: 192 GB, 8 GPUs per node; network supposed at 400 Gb/s per GPU",
+    ),
+    Machine(
+        patterns=("mi355x",),
+        gpu="mi355x",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        capacity_gib=287.5,
+        origin="AMD Instinct MI355X data sheet: 288 GB, 8 GPUs per node; network supposed at 400 Gb/s per GPU",
+    ),
+)
+"""Machines in the order of their search."""
+
+
+def machine_of(run: PublishedRun) -> Machine:
+    """Return the machine of a run.
+
+    Raises:
+        ValueError: No machine of the table matches.
+    """
+    name = run.gpu.lower()
+    for machine in MACHINES:
+        if all(pattern in name for pattern in machine.patterns):
+            return machine
+    raise ValueError(f"gpu is {run.gpu!r}; expected a name with one of {', '.join(sorted({m.gpu for m in MACHINES}))}")
