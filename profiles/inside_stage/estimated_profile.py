@@ -26,6 +26,7 @@ from pipesched.profiles.inside_stage.layer_operators import (
     block_layer,
     embedding_layer,
     head_layer,
+    prediction_layer,
 )
 from pipesched.profiles.inside_stage.model_shape import ModelShape
 from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind, GroupName, Operator
@@ -99,7 +100,8 @@ def estimated_profile(
 
     Memory agrees with 22 published runs of Megatron-LM on B200 within 1 %; tests hold eight of them. Seconds are
     2.7 % off (median). A tied head counts as a copy
-    of its own, as on the last of several stages. Blocks of multi-token prediction are left out.
+    of its own, as on the last of several stages. The layers are the embedding, the blocks, blocks of multi-token
+    prediction and the head, which belong to one stage.
 
     Args:
         shape: The model.
@@ -134,6 +136,13 @@ def estimated_profile(
     layers = (
         cost("embedding", [embedding_layer(shape, size, sharding) for size in sizes]),
         *blocks,
+        *(
+            cost(
+                f"prediction {index}",
+                [prediction_layer(shape, size, sharding, shape.has_experts(shape.layers + index)) for size in sizes],
+            )
+            for index in range(shape.predicted_tokens)
+        ),
         cost("head", heads),
     )
     execution = LayerExecution(

@@ -45,7 +45,7 @@ class TransformerLayer:
     """One layer on one micro-batch, on one GPU of the stage.
 
     Attributes:
-        name: Kind of the layer: ``embedding``, ``block``, ``expert block`` or ``head``.
+        name: Kind of the layer: ``embedding``, ``block``, ``expert block``, ``prediction`` or ``head``.
         parameters: Parameters on this GPU whose copies are in the data and context groups.
         expert_parameters: Parameters on this GPU of its experts.
         forward: F.
@@ -160,6 +160,17 @@ def block_layer(
     return _LayerMaker(shape, microbatch_size, sharding).block(has_experts)
 
 
+def prediction_layer(
+    shape: ModelShape, microbatch_size: int, sharding: LayerSharding, has_experts: bool = False
+) -> TransformerLayer:
+    """Return a block of multi-token prediction, with logits and loss of its own over the head's weights.
+
+    The norms of the activation and of the next token's embedding are joined, and halved by a product (DeepSeek-V3,
+    arXiv:2412.19437, section 2.2).
+    """
+    return _LayerMaker(shape, microbatch_size, sharding).prediction(has_experts)
+
+
 def head_layer(shape: ModelShape, microbatch_size: int, sharding: LayerSharding) -> TransformerLayer:
     """Return the last norm, the logits of the vocabulary, and their loss."""
     return _LayerMaker(shape, microbatch_size, sharding).head()
@@ -201,6 +212,23 @@ class _LayerMaker:
 
     def block(self, has_experts: bool) -> TransformerLayer:
         passes = _Passes(self.element_bytes)
+        self._block(passes, has_experts)
+        name = "expert block" if has_experts else "block"
+        return self._made(name, passes, self.message_bytes, self.message_bytes)
+
+    def prediction(self, has_experts: bool) -> TransformerLayer:
+        passes, width = _Passes(self.element_bytes), self.shape.hidden
+        self._norm(passes, "embedding norm")
+        self._norm(passes, "activation norm")
+        self._gathered(passes)
+        passes.linear("joined", self.tokens, 2 * width, width // self.sharding.tensor)
+        self._block(passes, has_experts)
+        parameters = passes.parameters
+        self._logits(passes)
+        passes.parameters = parameters + self.shape.norm_parameters(width)  # the head's weights
+        return self._made("prediction", passes, self.message_bytes, self.message_bytes, extra=self._logits_bytes())
+
+    def _block(self, passes: _Passes, has_experts: bool) -> None:
         if self.shape.latent is None:
             self._attention(passes)
         else:
@@ -209,12 +237,15 @@ class _LayerMaker:
             self._expert_part(passes)
         else:
             self._dense_part(passes, self.shape.ffn)
-        name = "expert block" if has_experts else "block"
-        return self._made(name, passes, self.message_bytes, self.message_bytes)
 
     def head(self) -> TransformerLayer:
+        passes = _Passes(self.element_bytes)
+        self._logits(passes)
+        return self._made("head", passes, self.message_bytes, 0, extra=self._logits_bytes())
+
+    def _logits(self, passes: _Passes) -> None:
+        """Add the last norm, the logits and their loss."""
         e, shape = self.element_bytes, self.shape
-        passes = _Passes(e)
         vocab = -(-shape.vocab // self.sharding.tensor)
         scores = self.tokens * vocab
         self._norm(passes, "last norm")
@@ -229,10 +260,12 @@ class _LayerMaker:
             passes.moved(
                 "loss", (e + 5 * FLOAT32_BYTES) * scores, (3 * FLOAT32_BYTES + e) * scores, saved, "cross_entropy"
             )
-        layer = self._made("head", passes, self.message_bytes, 0, recomputes=False)
-        # gradients of the logits, and two of the gathered input, its gradient, and the gradient of the norm
-        logits = 0 if self.sharding.has_fused_loss else (FLOAT32_BYTES + e) * scores
-        return replace(layer, working_bytes=layer.working_bytes + logits + 2 * self.gathered_bytes)
+
+    def _logits_bytes(self) -> int:
+        """Return the bytes of gradients in the backward of the logits: their own, and two of the gathered input."""
+        scores = self.tokens * -(-self.shape.vocab // self.sharding.tensor)
+        own = 0 if self.sharding.has_fused_loss else (FLOAT32_BYTES + self.element_bytes) * scores
+        return own + 2 * self.gathered_bytes
 
     def _attention(self, passes: _Passes) -> None:
         shape, e, t = self.shape, self.element_bytes, self.sharding.tensor
@@ -424,15 +457,16 @@ class _LayerMaker:
             passes.exchanges.append(Collective("all_reduce", self.gathered_bytes, "tensor", hidden))
 
     def _made(
-        self, name: str, passes: _Passes, input_bytes: int, output_bytes: int, recomputes: bool = True
+        self, name: str, passes: _Passes, input_bytes: int, output_bytes: int, extra: int = 0
     ) -> TransformerLayer:
+        """Return the layer of the passes; `extra` are further bytes of its backward."""
         forward = OperatorPass(tuple(passes.forward), tuple(passes.exchanges))
         backward = OperatorPass(tuple(reversed(passes.backward_input)), tuple(reversed(passes.exchanges_back)))
         saved = sum(operator.saved_bytes for operator in passes.forward)
-        working = self._working_bytes(passes)
-        if recomputes and self.sharding.recompute == "full" and name != "embedding":
+        working, recomputes = self._working_bytes(passes) + extra, name in ("block", "expert block")
+        if recomputes and self.sharding.recompute == "full":
             backward, saved, working = forward + backward, 0, working + saved
-        if recomputes and self.sharding.recompute == "alternate" and name != "embedding":
+        if recomputes and self.sharding.recompute == "alternate":
             again, kept = self._alternate(passes)
             backward, saved, working = again + backward, kept, working + saved - kept
         weight = OperatorPass(tuple(reversed(passes.backward_weight)))

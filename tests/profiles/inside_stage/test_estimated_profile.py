@@ -5,7 +5,12 @@ import pytest
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.inside_stage import Fabric, LayerSharding, estimated_profile
-from pipesched.profiles.inside_stage.layer_operators import block_layer, embedding_layer, head_layer
+from pipesched.profiles.inside_stage.layer_operators import (
+    block_layer,
+    embedding_layer,
+    head_layer,
+    prediction_layer,
+)
 from pipesched.profiles.io import load_gpu, model_shape
 
 NODE = Fabric(8, Link(5e-6, 900e9), Link(1e-5, 50e9))
@@ -52,6 +57,14 @@ def test_the_layers_have_the_parameters_of_the_model(model):
     layers += [block_layer(shape, 1, alone, shape.has_experts(index)) for index in range(shape.layers)]
     parameters = sum(layer.parameters + layer.expert_parameters for layer in layers)
     assert parameters - shape.vocab * shape.hidden * shape.is_tied == pytest.approx(shape.parameters, rel=1e-4)
+
+
+def test_a_block_of_multi_token_prediction_has_its_parameters_and_two_operations_per_weight_and_token():
+    shape, alone = model_shape("deepseek-v3:seq=4096"), LayerSharding()
+    block, layer = (make(shape, 1, alone, True) for make in (block_layer, prediction_layer))
+    assert layer.parameters + layer.expert_parameters == pytest.approx(shape.prediction_parameters, rel=1e-6)
+    further = sum(op.flops for op in layer.forward.operators) - sum(op.flops for op in block.forward.operators)
+    assert further == 2 * 4096 * (2 * shape.hidden**2 + shape.vocab * shape.hidden)
 
 
 @pytest.mark.parametrize("tensor", [1, 8])
