@@ -34,6 +34,7 @@ from pipesched.schedules.ops import (
     computes,
     gives,
     needs_from_others,
+    uses_up,
 )
 
 PendingReduction: TypeAlias = Callable[[], Tensor | None]
@@ -268,7 +269,7 @@ def _has_arrived(transport: Transport, message: Message, tensors: dict[Message, 
 def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Batch) -> None:
     received = target = None
     for message in needs_from_others(op, rank.num_stages):
-        received = tensors.pop(message)
+        received = tensors.pop(message) if uses_up(op) else tensors[message]
     if op.phase is Phase.FORWARD:
         if op.stage == 0:
             received = batch.inputs[op.microbatch]

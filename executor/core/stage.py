@@ -82,7 +82,8 @@ class Stage(ABC):
 
         Args:
             op: The computation.
-            received: The stage's input for an F, the gradient of its output for a B or I (None on the last stage).
+            received: The stage's input for an F, the gradient of its output for a B, I or late R (None on the last
+                stage).
             target: The target of the loss, for an F of the last stage.
         """
 

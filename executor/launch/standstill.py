@@ -18,7 +18,7 @@ from typing import NamedTuple, TextIO, final
 from pipesched.executor import EVERYBODY, ITS_CHECKPOINT, LAST_STACKS, NOBODY, STACKS, START_S, RankFailed, failed
 from pipesched.executor.launch.progress_page import RankState
 from pipesched.profiles.processes import is_stopped, tell_main_thread
-from pipesched.schedules.ops import Compute, Message, Op, Overlap, Send, computes, needs_from_others
+from pipesched.schedules.ops import Compute, Message, Op, Overlap, Send, computes, needs_from_others, uses_up
 
 _SHOWN_RANKS = 8
 SLACK_S = 0.3
@@ -125,11 +125,14 @@ def _used(op: Compute | Overlap, ops: Iterable[Op], place: int, late_s: float) -
     needed, numbers, own = _messages_for(op), {part.microbatch for part in computes(op)}, iter(ops)
     used = Counter(
         message
-        for before in _until(islice(own, place + 1), late_s)
-        if isinstance(before, Compute | Overlap) and any(part.microbatch in numbers for part in computes(before))
-        for message in _messages_for(before)
+        for before in _until(islice(own, place), late_s)
+        for part in computes(before)
+        if part.microbatch in numbers and uses_up(part)
+        for message in _messages_for(part)
         if message in needed
     )
+    used.update(needed)
+    next(own, None)
     return used, next(own, None) is None
 
 

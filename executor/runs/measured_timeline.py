@@ -45,7 +45,8 @@ def _set_transfers(rows: list[list[Span]], schedule: Schedule) -> None:
     computation did not wait, the arrival was not observed, and this bound is the end.
     """
     used = [
-        {message: span.start_s for span in row for message in _received(span.op, schedule.num_stages)} for row in rows
+        {message: span.start_s for span in reversed(row) for message in _received(span.op, schedule.num_stages)}
+        for row in rows
     ]
     for message, (a, i, _), (b, j, _) in transfers(listed(schedule.ops)):
         send, recv = rows[a][i], rows[b][j]

@@ -21,6 +21,7 @@ from .running import WhatIfSettings as WhatIfSettings
 from .schedule_counts import ScheduleCounts as ScheduleCounts
 from .searching import RECOMPUTES as RECOMPUTES
 from .searching import Recompute as Recompute
+from .searching import RecomputeTime as RecomputeTime
 from .searching import SearchSettings as SearchSettings
 from .searching import Workers as Workers
 from .setup import ConvertRate as ConvertRate

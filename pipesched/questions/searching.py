@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pipesched.schedules.common import Description
+from pipesched.schedules.transforms import RecomputeWhen
 
 RecomputeChoice: TypeAlias = Literal["no", "yes", "both"]
 Recompute: TypeAlias = Annotated[RecomputeChoice, Description("Recompute activations from the input of each stage.")]
+RecomputeTime: TypeAlias = Annotated[
+    RecomputeWhen,
+    Description(
+        "Recompute before the gradient has arrived (early), or inside the backward as Megatron-LM, DeepSpeed and "
+        "torchtitan do (late)."
+    ),
+]
 RECOMPUTES: dict[RecomputeChoice, tuple[bool, ...]] = {"no": (False,), "yes": (True,), "both": (False, True)}
 """The values of `Recompute`, as flags."""
 

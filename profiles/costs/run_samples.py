@@ -232,4 +232,4 @@ def _uses(timeline: Timeline, hand_overs: Sequence[HandOver], num_stages: int) -
         if isinstance(span.op, Compute):
             others = needs_from_others(span.op, num_stages)
             if len(others) == 1 and others[0] in travels:
-                yield _Use(span.rank, *travels[others[0]], span.posted_s, span.start_s)
+                yield _Use(span.rank, *travels.pop(others[0]), span.posted_s, span.start_s)

@@ -14,7 +14,7 @@ from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
 from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import ExecutionRecord, Record, Seconds, Text, YardstickRecord, parse_record
-from pipesched.schedules.transforms import Placement, ScheduleSpec
+from pipesched.schedules.transforms import Placement, RecomputeWhen, ScheduleSpec
 
 _ADVICE = "correct it, or make the plan again"
 
@@ -35,6 +35,7 @@ class _ScheduleSpecRecord(Record):
     parameters: dict[Text, _Whole | float | _Wholes | None] = Field(default_factory=dict, max_length=100)
     lists: str | None = None
     recompute: _Wholes | Literal["all"] | None = None
+    recompute_when: RecomputeWhen = "early"
     width: _Ranks = 1
     placement: Placement = "pipeline"
     step_barrier: bool = False

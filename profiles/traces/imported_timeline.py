@@ -121,10 +121,10 @@ def imported_timeline(
 def _makers_and_users(
     ranks: Sequence[RankPasses], num_stages: int
 ) -> tuple[dict[Message, TimedPass], dict[Message, TimedPass]]:
-    """Return the pass that makes each message, and the pass that needs it."""
+    """Return the pass that makes each message, and the first pass that needs it."""
     parts = [(part, timed) for trace in ranks for timed in trace.passes for part in computes(timed.op)]
     makers = {message: timed for part, timed in parts if (message := gives(part)) is not None}
-    users = {message: timed for part, timed in parts for message in needs_from_others(part, num_stages)}
+    users = {message: timed for part, timed in reversed(parts) for message in needs_from_others(part, num_stages)}
     return makers, users
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from pipesched.schedules import Schedule
 from pipesched.schedules.columns import machine_code, op_cells
 
-F, B, I, W, R, SEND_F, STEP, OVERLAPPED = (  # noqa: E741
-    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.STEP,
+F, B, I, W, R, LATE_R, SEND_F, STEP, OVERLAPPED = (  # noqa: E741
+    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.LATE_R, op_cells.SEND_F, op_cells.STEP,
     op_cells.OVERLAPPED,
 )  # fmt: skip
 
@@ -91,7 +91,7 @@ def are_all_there(  # noqa: C901 -- one loop: calls would cost plain Python more
             elif code == W:
                 if before != I:
                     return False
-            elif before not in (F, R) or (code == R and before != F):
+            elif before not in (F, R, LATE_R) or (code in (R, LATE_R) and before != F):
                 return False
             states[own] = code
     num_done = 0

@@ -1,12 +1,12 @@
 """The dependency rule as a table of numbers for loops over columns, generated from `needs` and `gives`.
 
 message    row * m + micro-batch     rows 0 to S - 1: activation of each stage; rows S to 2 S - 1: its gradient
-key        code * S + stage          code of a phase, as in `op_cells`
+key        code * S + stage          code of a computation, as in `op_cells`
 
-S = 2       0F   1F   0B   1B   0I   1I   0W   1W   0R   1R
-own         -1   -1    0    1    0    1    2    3    0    1
-other       -1    0    3   -1    3   -1   -1   -1   -1   -1
-made         0    1    2    3    2    3   -1   -1   -1   -1
+S = 2       0F   1F   0B   1B   0I   1I   0W   1W   0R   1R   0LATE_R   1LATE_R
+own         -1   -1    0    1    0    1    2    3    0    1         0         1
+other       -1    0    3   -1    3   -1   -1   -1   -1   -1         3        -1
+made         0    1    2    3    2    3   -1   -1   -1   -1        -1        -1
 receivers    1   -1   -1    0                                    of the rows 0 to 3
 """
 
@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipesched.schedules.columns.machine_code import Int32s
-from pipesched.schedules.columns.op_cells import PHASES
-from pipesched.schedules.ops import Compute, Message, Payload, gives, needs, needs_from_others
+from pipesched.schedules.columns.op_cells import SEND_F, op_of_cell
+from pipesched.schedules.ops import Message, Payload, computes, gives, needs, needs_from_others
 
 
 class MessageTable(NamedTuple):
@@ -45,7 +45,8 @@ def message_table(num_stages: int) -> MessageTable:
     Args:
         num_stages: S, at least 1.
     """
-    parts = [Compute(phase, stage, 0) for phase in PHASES for stage in range(num_stages)]
+    ops = (op_of_cell(code, stage, 0, 0, 0) for code in range(SEND_F) for stage in range(num_stages))
+    parts = [part for op in ops for part in computes(op)]
 
     def row(message: Message | None) -> int:
         return -1 if message is None else message.stage + num_stages * (message.payload is Payload.GRADIENT)

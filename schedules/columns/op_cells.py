@@ -28,13 +28,17 @@ from pipesched.schedules.ops import (
     Unshard,
 )
 
-F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, AVERAGE, UNSHARD, RESHARD = range(14)  # noqa: E741
+(
+    F, B, I, W, R, LATE_R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, AVERAGE, UNSHARD, RESHARD,  # noqa: E741
+) = range(15)  # fmt: skip
 """Codes of the content of a cell."""
 
 OVERLAPPED = 16
 """Added to the code of the first of two neighbours that are an Overlap."""
 
-PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
+_PHASES = (
+    Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE, Phase.RECOMPUTE,
+)  # fmt: skip
 """The phase of each code below `SEND_F`."""
 
 CONTENTS = tuple(Summed)
@@ -42,7 +46,7 @@ CONTENTS = tuple(Summed)
 
 _STAGE_OPS: tuple[type[StageOp], ...] = (Reduce, Step, Average, Unshard, Reshard)
 _NUMBER_OF_CONTENT = {content: number for number, content in enumerate(CONTENTS)}
-_CODE_OF_PHASE = {phase: code for code, phase in enumerate(PHASES)}
+_CODE_OF_PHASE = {phase: _PHASES.index(phase) for phase in Phase}
 _CODE_OF_WORD: dict[type[StageOp], int] = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}
 
 
@@ -60,7 +64,7 @@ def cell_code(kind: Phase | type[StageOp], *, is_overlapped: bool = False) -> in
 def op_of_cell(code: int, stage: int, microbatch: int, other: int, lookahead: int) -> Op:
     """Return the op of a cell."""
     if code < SEND_F:
-        return Compute(PHASES[code], stage, microbatch, other, lookahead)
+        return Compute(_PHASES[code], stage, microbatch, other, lookahead, is_late=code == LATE_R)
     if code == REDUCE:
         return Reduce(stage, CONTENTS[other])
     if code > REDUCE:
@@ -99,7 +103,7 @@ class GrowingCells:
                 assert_never(op)
 
     def _compute(self, part: Compute, overlapped: int) -> None:
-        code = _CODE_OF_PHASE[part.phase] + overlapped
+        code = (LATE_R if part.is_late else _CODE_OF_PHASE[part.phase]) + overlapped
         self._cell(code, part.stage, part.microbatch, part.version, part.lookahead)
 
     def _cell(self, code: int, stage: int, microbatch: int, other: int, lookahead: int) -> None:

@@ -1,6 +1,7 @@
 """Reader and writer of the text of one op: the cells of PyTorch's CSV, and a few additions.
 
     compute   2F0  2B0  2I0  2W0  2R0       stage, phase, micro-batch (PyTorch's FULL_BACKWARD is B)
+              2LATE_R0                      an R that waits for the gradient of its backward
               0F5@2  0F5@2+3                weights of version 2; predicted 3 steps ahead
     overlap   (0F3;3B1)OVERLAP_F_B
     message   1SEND_F3  2RECV_F3            the stage is the stage of the rank where the op stands
@@ -41,7 +42,7 @@ NO_PEER = -1
 """The peer of a Send or Recv whose text has none."""
 
 _NUMBER = "(?:0|[1-9][0-9]{0,8})"
-_COMPUTE = re.compile(rf"({_NUMBER})([FBIWR])({_NUMBER})(?:@({_NUMBER})(?:\+({_NUMBER}))?)?")
+_COMPUTE = re.compile(rf"({_NUMBER})([FBIW]|(?:LATE_)?R)({_NUMBER})(?:@({_NUMBER})(?:\+({_NUMBER}))?)?")
 _OVERLAP = re.compile(r"\(([^();]*);([^();]*)\)OVERLAP_F_B")
 _MESSAGE = re.compile(
     rf"({_NUMBER})(?:SEND_([FB])({_NUMBER})(?:>({_NUMBER}))?|RECV_([FB])({_NUMBER})(?:<({_NUMBER}))?)"
@@ -107,7 +108,8 @@ def _compute(text: str) -> Compute | None:
     if match is None:
         return None
     stage, phase, microbatch, version, lookahead = match.groups(default="0")
-    return Compute(Phase(phase), int(stage), int(microbatch), int(version), int(lookahead))
+    numbers = int(stage), int(microbatch), int(version), int(lookahead)
+    return Compute(Phase(phase[-1]), *numbers, is_late=phase.startswith("LATE_"))
 
 
 def _overlap(text: str) -> Overlap | None:

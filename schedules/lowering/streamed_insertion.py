@@ -15,7 +15,7 @@ from functools import partial
 from math import inf, lcm
 
 from pipesched.schedules import GeneratedOps, NotRunnableError, Schedule
-from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs_from_others
+from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs_from_others, uses_up
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 
@@ -113,12 +113,15 @@ class _Machine:
         return self._compute(rank, op)
 
     def _compute(self, rank: int, op: Op) -> bool:
-        needed = [message for part in computes(op) for message in needs_from_others(part, self._schedule.num_stages)]
+        num_stages = self._schedule.num_stages
+        needed = {message: part for part in computes(op) for message in needs_from_others(part, num_stages)}
         if any(message not in self._made for message in needed):
             return False
         clock = self._clocks[rank]
-        for message in needed:
-            clock[:] = map(max, clock, self._made.pop(message))
+        for message, part in needed.items():
+            clock[:] = map(max, clock, self._made[message])
+            if uses_up(part):
+                del self._made[message]
         clock[rank] += 1
         self._emit(rank, [op, *self._sends(rank, op)])
         return True

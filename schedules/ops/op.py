@@ -73,6 +73,7 @@ class Compute:
         version: Number of optimizer steps of the weights that this op reads, counted from the start
             of the schedule.
         lookahead: If above 0, the op reads weights predicted this number of steps ahead of `version`.
+        is_late: Whether an R waits for the gradient that its backward needs; False for other phases.
     """
 
     phase: Phase
@@ -80,9 +81,10 @@ class Compute:
     microbatch: int
     version: int = 0
     lookahead: int = 0
+    is_late: bool = False
 
     def __str__(self) -> str:
-        text = f"{self.stage}{self.phase.value}{self.microbatch}"
+        text = f"{self.stage}{'LATE_' * self.is_late}{self.phase.value}{self.microbatch}"
         if self.version or self.lookahead:
             text += f"@{self.version}"
         if self.lookahead:

@@ -109,18 +109,17 @@ def gives(op: Compute) -> Message | None:
 def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
     """Return the messages that `op` needs before it starts; the message of its own stage comes first.
 
-    A message of the op's own stage is never sent: it orders F before R, B and I, and I before W.
+    A message of the op's own stage is never sent: it orders F before R, B and I, and I before W. A late R needs the
+    gradient of its backward.
     """
     match op.phase:
         case Phase.FORWARD:
             if op.stage == 0:
                 return ()
             return (Message(Payload.ACTIVATION, op.stage - 1, op.microbatch),)
-        case Phase.RECOMPUTE:
-            return (Message(Payload.ACTIVATION, op.stage, op.microbatch),)
-        case Phase.BACKWARD | Phase.BACKWARD_INPUT:
+        case Phase.RECOMPUTE | Phase.BACKWARD | Phase.BACKWARD_INPUT:
             own = Message(Payload.ACTIVATION, op.stage, op.microbatch)
-            if op.stage == num_stages - 1:
+            if op.stage == num_stages - 1 or (op.phase is Phase.RECOMPUTE and not op.is_late):
                 return (own,)
             return (own, Message(Payload.GRADIENT, op.stage + 1, op.microbatch))
         case Phase.BACKWARD_WEIGHT:
@@ -134,6 +133,14 @@ def needs_from_others(op: Compute, num_stages: int) -> tuple[Message, ...]:
     """
     messages = needs(op, num_stages)
     return messages if op.phase is Phase.FORWARD else messages[1:]
+
+
+def uses_up(op: Compute) -> bool:
+    """Return whether `op` is the last user of the messages that it needs from a neighbour.
+
+    A late R leaves the gradient to its backward.
+    """
+    return op.phase is not Phase.RECOMPUTE
 
 
 def stages_of(ops: Iterable[Op]) -> tuple[int, ...]:
@@ -151,8 +158,7 @@ def moved(op: Op, microbatches: int, steps: Callable[[int], int]) -> Op:
     """
 
     def compute(part: Compute) -> Compute:
-        version = part.version + steps(part.stage)
-        return Compute(part.phase, part.stage, part.microbatch + microbatches, version, part.lookahead)
+        return replace(part, microbatch=part.microbatch + microbatches, version=part.version + steps(part.stage))
 
     def post(op: Send | Recv) -> Send | Recv:
         return replace(op, message=op.message._replace(microbatch=op.message.microbatch + microbatches))

@@ -3,6 +3,7 @@ from .delayed_reduce import delay_reduces as delay_reduces
 from .longer_run import Continuation as Continuation
 from .longer_run import continuation as continuation
 from .longer_run import runs_without_flush as runs_without_flush
+from .recomputation import RecomputeWhen as RecomputeWhen
 from .recomputation import recompute as recompute
 from .replication import MAX_REPLICATED_RANKS as MAX_REPLICATED_RANKS
 from .replication import Placement as Placement

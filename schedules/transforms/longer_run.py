@@ -90,10 +90,10 @@ def _built(schedule: Schedule, times: int) -> Schedule:
     num_ranks, num_microbatches = schedule.num_ranks // schedule.width, schedule.num_microbatches // schedule.width
     made = build(schedule.origin, num_ranks, times * num_microbatches, None, **dict(schedule.parameters))
     made = replicate(made, schedule.width)
-    if schedule.columns.counts[op_cells.R]:
-        rows = schedule.ops
-        stages = {part.stage for row in rows for op in row for part in computes(op) if part.phase is Phase.RECOMPUTE}
-        made = recompute(made, stages)
+    if any(schedule.columns.counts[code] for code in (op_cells.R, op_cells.LATE_R)):
+        parts = (part for row in schedule.ops for op in row for part in computes(op))
+        is_late_of = {part.stage: part.is_late for part in parts if part.phase is Phase.RECOMPUTE}
+        made = recompute(made, [*is_late_of], "late" if any(is_late_of.values()) else "early")
     return replace(made, name=schedule.name, rank_to_device=schedule.rank_to_device)
 
 

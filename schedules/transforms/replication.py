@@ -185,7 +185,7 @@ class _Copy:
             yield rewritten(op, self._compute, self._post)
 
     def _compute(self, op: Compute) -> Compute:
-        return Compute(op.phase, op.stage, self.microbatch(op.microbatch), op.version, op.lookahead)
+        return replace(op, microbatch=self.microbatch(op.microbatch))
 
     def _post(self, op: Send | Recv) -> Send | Recv:
         message = op.message._replace(microbatch=self.microbatch(op.message.microbatch))

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import ParameterValue, build, find, require_known
-from pipesched.schedules.transforms.recomputation import recompute
+from pipesched.schedules.transforms.recomputation import RecomputeWhen, recompute
 from pipesched.schedules.transforms.replication import Placement, copied_name, place_copies, replicate, require_equal
 from pipesched.schedules.transforms.sums_before_steps import with_step_barrier
 from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
@@ -32,6 +32,7 @@ class ScheduleSpec:
         parameters: Parameters of the schedule.
         lists: The lists in JSON (`schedules.formats.schedule_json`), instead of all attributes above.
         recompute: Stages that recompute.
+        recompute_when: Whether they recompute before the gradient has arrived, or after.
         width: Number of equal copies (`schedules.transforms.replication`).
         placement: The ranks on neighbouring devices: the ranks of one copy, or the copies of one rank.
         step_barrier: Whether stages step after the backwards of all stages.
@@ -44,6 +45,7 @@ class ScheduleSpec:
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     lists: str | None = None
     recompute: tuple[int, ...] | Literal["all"] | None = None
+    recompute_when: RecomputeWhen = "early"
     width: int = 1
     placement: Placement = "pipeline"
     step_barrier: bool = False
@@ -107,5 +109,5 @@ class ScheduleSpec:
     def _finished(self, lists: Schedule) -> Schedule:
         placed = place_copies(lists, self.placement, self.width)
         if self.recompute is not None:
-            placed = recompute(placed, None if self.recompute == "all" else self.recompute)
+            placed = recompute(placed, None if self.recompute == "all" else self.recompute, self.recompute_when)
         return with_step_barrier(placed) if self.step_barrier else placed

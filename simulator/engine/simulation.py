@@ -246,6 +246,7 @@ class _Run:
         for transfer in self._awaited(rank, op):
             if (over := transfer.times.over(self._env)) is not None:
                 yield over
+            self._made[rank].add(transfer.message)
             if self._has_hand_over and given.before_s is None:
                 receipt = of_receipt(rank, transfer.source, transfer.message, self._schedule.rank_to_device)
                 yield from self._hand_over(rank, device, op, receipt)

@@ -20,10 +20,10 @@ WRITTEN, MISSING, UNLIKE, ONE_SIDED, UNREDUCED, CROWDED = range(6)
 """Results of `write_instructions`: success, an op waits for a missing message, a Send meets a Recv of another message,
 a Send or Recv has no partner, a replica does not reduce, or the arrays are too small for the instructions."""
 
-KEYS = 14
-"""Duration keys of a stage: two for each phase (without and with a look-ahead), then two each for Step and
+KEYS = 16
+"""Duration keys of a stage: two for each computation (without and with a look-ahead), then two each for Step and
 Average (without and with a copy of the weights)."""
-_STEP_KEY = 10
+_STEP_KEY = 12
 """First key of Step and Average."""
 
 
@@ -145,7 +145,7 @@ class HeldMessages(NamedTuple):
 
     Attributes:
         there: Last rank that has a message, by message.
-        arrived: Transfer that brings it there, or -1 if it is made there; by message.
+        arrived: Transfer that brings it there, or -1 if it is made there, or was awaited before; by message.
     """
 
     there: list[int]
@@ -345,7 +345,7 @@ def write_rank(  # noqa: C901 -- as above
                         return -MISSING
                     if arrived[message] >= 0:
                         kinds[end], targets[end] = WAIT, arrived[message]
-                        end += 1
+                        arrived[message], end = -1, end + 1
             for part in range(i, last + 1):
                 made = mades[codes[part] % OVERLAPPED * num_stages + stages[part]]
                 if made >= 0:

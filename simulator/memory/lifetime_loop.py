@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from pipesched.schedules.columns import Cells, Int8s, Int32s, op_cells
 
-F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, STEP, AVERAGE, RESHARD, OVERLAPPED = (  # noqa: E741
-    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F,
-    op_cells.RECV_B, op_cells.STEP, op_cells.AVERAGE, op_cells.RESHARD, op_cells.OVERLAPPED,
+F, B, I, W, R, LATE_R, SEND_F, SEND_B, RECV_F, RECV_B, STEP, AVERAGE, RESHARD, OVERLAPPED = (  # noqa: E741
+    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.LATE_R, op_cells.SEND_F, op_cells.SEND_B,
+    op_cells.RECV_F, op_cells.RECV_B, op_cells.STEP, op_cells.AVERAGE, op_cells.RESHARD, op_cells.OVERLAPPED,
 )  # fmt: skip
 
 (
@@ -182,7 +182,7 @@ def count_used(lists: LifetimeLists, known: KnownCells, posts: KnownPosts, peers
                     received[(0 if code == RECV_F else gradients) + stage * num_microbatches + microbatches[i]] = i
                     counts[i] = num_received[peer]
                     num_received[peer] += 1
-            elif code <= R:
+            elif code < SEND_F:
                 message = foreign[code * num_stages + stage] * num_microbatches + microbatches[i]
                 if message >= 0 and received[message] >= first:
                     peer = peer_at[received[message]]
@@ -203,11 +203,11 @@ def find_cells(  # noqa: C901 -- one loop: calls with arrays cost machine code m
     for i in range(first, last):
         code, stage = codes[i] % OVERLAPPED, stages[i]
         own = stage * num_microbatches + microbatches[i]
-        if code <= R:
+        if code < SEND_F:
             made = mades[code * num_stages + stage]
             if made >= 0:
                 made_at[made * num_microbatches + microbatches[i]] = i
-            elif code == R:
+            elif code in (R, LATE_R):
                 rebuilt_at[own] = i
             else:
                 weight_at[own] = i
@@ -263,7 +263,7 @@ def write_computations(  # noqa: C901 -- as above
                 parts[row], row_stages[row] = SAVED_FOR_WEIGHT, stage
                 held_since[row], held_until[row] = since, until
                 row += 1
-        if mode == ACTIVATIONS or code > R:
+        if mode == ACTIVATIONS or code >= SEND_F:
             continue
         if is_here[stage] != rank:
             is_here[stage], opened[stage], stepped[stage] = rank, -1, 0
@@ -280,7 +280,7 @@ def write_computations(  # noqa: C901 -- as above
             held_since[row], held_until[row] = 4 * i + START, 4 * i + OVER
             row += 1
         needed = foreign[code * num_stages + stage]
-        if needed < 0:
+        if needed < 0 or code == LATE_R:  # its backward frees the gradient
             continue
         message = needed * num_microbatches + microbatches[i]
         stage = needed if needed < num_stages else needed - num_stages - 1
@@ -315,7 +315,7 @@ def write_others(  # noqa: C901 -- as above
     for i in range(first, begins[rank + 1]):
         code, stage = codes[i] % OVERLAPPED, stages[i]
         part, since, until = -1, 0, NEVER
-        if code <= R:
+        if code < SEND_F:
             if code in (B, W) and opened[stage] < 0:
                 opened[stage] = row
                 part, since = GRADIENTS, 4 * i + END
@@ -335,7 +335,10 @@ def write_others(  # noqa: C901 -- as above
             part, stage, since = RECEIVED, stage if code == RECV_F else stage - 1, 4 * i + POSTED
             if user >= first:
                 until = 4 * user + (START if code == RECV_F else OVER)
-                since = 4 * user + START if mode == AT_USE else since
+                reader = rebuilt_at[own - num_microbatches] if code == RECV_B else -1
+                if reader < first or codes[reader] % OVERLAPPED != LATE_R:
+                    reader = user
+                since = 4 * reader + START if mode == AT_USE else since
         elif code == STEP and is_here[stage] == rank:
             if opened[stage] >= 0:
                 held_until[opened[stage]] = 4 * i + END

@@ -108,6 +108,11 @@ def _plain(row: tuple[Op, ...], schedule: Schedule, costs: StageCosts) -> Iterat
                 continue
             case Overlap() if not costs.overlap:
                 yield from (op.first, op.second)
+            case Compute(is_late=True):
+                raise NotOrderableError(
+                    f"{schedule.name}: got {op}, which waits for a gradient, expected R that runs early; "
+                    "try `recompute_when=early`"
+                )
             case Compute() if not op.version and not op.lookahead:
                 yield op
             case Step():

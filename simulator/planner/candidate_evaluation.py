@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
@@ -157,7 +159,8 @@ def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
 def time_parts(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> TimeParts:
     """Return the averages over the devices; idle time of a run without a flush is shared out as in its middle."""
     spans = timeline.columns
-    begun_s, over_s = (times_s[spans.ops.codes == op_cells.R].tolist() for times_s in (spans.starts_s, spans.ends_s))
+    is_rebuilt = np.isin(spans.ops.codes, (op_cells.R, op_cells.LATE_R))
+    begun_s, over_s = (times_s[is_rebuilt].tolist() for times_s in (spans.starts_s, spans.ends_s))
     again_s = math.fsum(end_s - start_s for start_s, end_s in zip(begun_s, over_s, strict=True))
     busy_s = math.fsum(use.busy_s for use in uses) / len(uses) / steps
     recompute_s = again_s / len(uses) / steps

@@ -223,6 +223,7 @@ _SECONDS = {
     op_cells.I: "backward_input_s",
     op_cells.W: "backward_weight_s",
     op_cells.R: "recompute_s",
+    op_cells.LATE_R: "recompute_s",
     op_cells.STEP: "step_s",
 }
 """The seconds of an op, by its code."""

@@ -269,7 +269,7 @@ def _chains(timeline: Timeline, slices: Sequence[_Slice]) -> Iterator[list[_Slic
     for op, part in parts:
         for message in needs(op, num_stages):
             if message.receiver == op.stage:
-                users[message] = part
+                users.setdefault(message, part)
     for message, maker in makers.items():
         user = users.get(message)
         if user is not None and user.span.rank != maker.span.rank:

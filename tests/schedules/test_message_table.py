@@ -3,7 +3,7 @@
 import pytest
 
 from pipesched.schedules.columns import message_table, op_cells
-from pipesched.schedules.ops import Compute, Message, Payload, gives, needs
+from pipesched.schedules.ops import Message, Payload, gives, needs
 
 
 def messages_of(rows, num_stages):
@@ -14,9 +14,9 @@ def messages_of(rows, num_stages):
 @pytest.mark.parametrize("num_stages", [1, 2, 5])
 def test_the_table_has_the_messages_of_needs_and_gives(num_stages):
     table = message_table(num_stages)
-    for code, phase in enumerate(op_cells.PHASES):
+    for code in range(op_cells.SEND_F):
         for stage in range(num_stages):
-            part, key = Compute(phase, stage, 0), code * num_stages + stage
+            part, key = op_cells.op_of_cell(code, stage, 0, 0, 0), code * num_stages + stage
             own, other = messages_of([table.own[key]], num_stages), messages_of([table.other[key]], num_stages)
             assert own | other == {*needs(part, num_stages)}
             assert {message.stage for message in own} <= {stage}

@@ -248,5 +248,7 @@ def _without_counts(schedule: Schedule, file: str, options: ScheduleOptions) -> 
 def _options_of(name: str, own_options: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:
     """Return the options of one schedule: of a file, or the options that the named schedule takes."""
     return (
-        ScheduleOptions(schedule_file=Path(name), recompute=options.recompute) if own_options is None else own_options
+        ScheduleOptions(schedule_file=Path(name), recompute=options.recompute, recompute_when=options.recompute_when)
+        if own_options is None
+        else own_options
     )

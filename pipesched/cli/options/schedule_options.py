@@ -12,7 +12,7 @@ import typer
 from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.values import integers, number, pairs, read_integer
 from pipesched.profiles import io
-from pipesched.questions import ScheduleCounts
+from pipesched.questions import RecomputeTime, ScheduleCounts
 from pipesched.schedules import builders, check, common, formats, transforms
 from pipesched.schedules.common import values_of
 from pipesched.schedules.transforms import Placement
@@ -55,6 +55,7 @@ class ScheduleOptions:
     recompute: Annotated[
         str | None, typer.Option(help="Stages that keep only their input and recompute the rest: all, or 0,2.")
     ] = None
+    recompute_when: RecomputeTime = "early"
     width: Annotated[
         int | None, typer.Option(help="Copies of the pipeline, kept equal (1), with -m micro-batches each.", min=1)
     ] = None
@@ -181,6 +182,7 @@ class ScheduleOptions:
             name=entry.name,
             **values_of(counts),
             recompute=self.recomputed_stages(),
+            recompute_when=self.recompute_when,
             width=self.width or 1,
             placement=self.placement or "pipeline",
             step_barrier=self.step_barrier,
@@ -200,16 +202,19 @@ class ScheduleOptions:
         placed = transforms.place_copies(transforms.replicate(schedule, width), self.placement or "pipeline", width)
         placed = transforms.delay_reduces(placed) if self.delayed_reduce else placed
         stages = self.recomputed_stages()
-        placed = placed if stages is None else transforms.recompute(placed, None if stages == "all" else stages)
+        if stages is not None:
+            placed = transforms.recompute(placed, None if stages == "all" else stages, self.recompute_when)
         return transforms.with_step_barrier(placed) if self.step_barrier else placed
 
     def recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
         """Return the stages that recompute, or None without recomputation.
 
         Raises:
-            InputError: The option is no list of stages.
+            InputError: The option is no list of stages, or missing beside --recompute-when late.
         """
         if self.recompute is None:
+            if self.recompute_when == "late":
+                raise InputError("--recompute-when: got late without --recompute, expected stages; try --recompute all")
             return None
         if self.recompute == "all":
             return "all"

@@ -380,7 +380,8 @@ def _is_op(op: object) -> bool:
     """Return whether `op` is an op whose numbers are integers."""
     match op:
         case Compute():
-            return isinstance(op.phase, Phase) and _are_numbers(op.stage, op.microbatch, op.version, op.lookahead)
+            is_kind = isinstance(op.phase, Phase) and op.is_late in (False, op.phase is Phase.RECOMPUTE)
+            return is_kind and _are_numbers(op.stage, op.microbatch, op.version, op.lookahead)
         case Overlap():
             return all(isinstance(part, Compute) and _is_op(part) for part in (op.first, op.second))
         case Send() | Recv():
