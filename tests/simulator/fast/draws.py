@@ -53,7 +53,7 @@ def random_lists(chance: random.Random) -> Schedule:
                 return lower(avgpipe(chance.randint(1, 3), number * chance.randint(1, 5), number, chance.randint(0, 2)))
             schedule = build(chance.choice(list(CATALOGUE)), chance.randint(1, 5), chance.randint(1, 8))
             if kind == "recomputed":
-                schedule = recompute(schedule)
+                schedule = recompute(schedule, None, chance.choice(("early", "late")))
             if kind == "torch":
                 return lower_for_torch(schedule)
             schedule = lower(reduced_early(schedule) if kind == "early" else schedule)

@@ -289,7 +289,7 @@ def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Insta
     A message from a stage of the same rank takes the place of its buffer, so it counts like any other.
     """
     for part, _ in parts:
-        for message in needs_from_others(part, num_stages):
+        for message in needs_from_others(part, num_stages) if not part.is_late else ():
             yield Lifetime("receive_buffers", costs.message_bytes(message), begin)
 
 
@@ -298,7 +298,7 @@ def _pooled_buffers(
     *, at_use: bool,
 ) -> Iterator[Lifetime]:  # fmt: skip
     """Yield the buffer of each message from its Recv or its use on; a message within a rank has one from op to op."""
-    used = {message: timed.start for part, timed in parts for message in needs_from_others(part, num_stages)}
+    used = {message: timed.start for part, timed in reversed(parts) for message in needs_from_others(part, num_stages)}
     taken = {
         message: timed.start if part.phase is Phase.FORWARD else timed.over
         for part, timed in parts

@@ -31,7 +31,7 @@ def test_samples_are_those_of_the_readable_lifetimes(buffers, name, p, m, chance
         schedule = build(name, p, m)
     except ScheduleError:
         return  # these counts are not for this schedule
-    schedule = lower(recompute(schedule) if chance.random() < 0.3 else schedule)
+    schedule = lower(recompute(schedule, None, chance.choice(("early", "late"))) if chance.random() < 0.5 else schedule)
     costs = random_costs(chance, schedule.num_stages)
     if has_instant_forwards:
         costs = replace(costs, stages=tuple(replace(cost, forward_s=0.0) for cost in costs.stages))
