@@ -5,7 +5,7 @@ import pytest
 
 from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders.catalogue import build
-from pipesched.schedules.columns import OpColumns, OpRow, shows_messages
+from pipesched.schedules.columns import OpColumns, OpRow, op_cells, shows_messages
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Average, Reduce, Reshard, Step, Unshard
 
@@ -54,6 +54,6 @@ def test_a_schedule_made_of_columns_is_the_schedule_made_of_ops():
 
 
 def test_ops_of_a_row_are_made_once_when_they_are_read():
-    row = OpRow(OpColumns([0, 2], [0, 10], [0, 0], [0, 0]), 0)
+    row = OpRow(OpColumns([0, 2], [op_cells.F, op_cells.STEP], [0, 0], [0, 0]), 0)
     assert row[1] is row.ops[1]
     assert row[1:] == (Step(0),)

@@ -288,9 +288,8 @@ def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Insta
 
     A message from a stage of the same rank takes the place of its buffer, so it counts like any other.
     """
-    for part, _ in parts:
-        for message in needs_from_others(part, num_stages) if not part.is_late else ():
-            yield Lifetime("receive_buffers", costs.message_bytes(message), begin)
+    for message in dict.fromkeys(message for part, _ in parts for message in needs_from_others(part, num_stages)):
+        yield Lifetime("receive_buffers", costs.message_bytes(message), begin)
 
 
 def _pooled_buffers(
