@@ -176,6 +176,10 @@ def trainer_of(run: PublishedRun) -> Trainer:
     return next((trainer for trainer in TRAINERS if run.id.startswith(f"{trainer.prefix}-")), OTHER)
 
 
+TOY_HIDDEN = 2048
+"""Width of the activations below which a test of Megatron-LM CI is a toy."""
+
+
 def sharding_of(run: PublishedRun, trainer: Trainer, data: int) -> LayerSharding:
     """Return the split of the run's layers; `data` is the number of copies of the pipeline."""
     settings = {name: known.value for name, known in trainer.settings.items()}
@@ -186,6 +190,8 @@ def sharding_of(run: PublishedRun, trainer: Trainer, data: int) -> LayerSharding
         settings["hides_tensor"] = True
     if "compile" in run.note.lower():
         settings |= {"has_graphs": True, "has_fused_pointwise": True}
+    if trainer.prefix == "mlmci" and run.hidden < TOY_HIDDEN and run.cp == 1:
+        settings["attention"] = "unfused"  # supposed: these tests are deterministic; context parallelism needs a kernel
     return LayerSharding(
         tensor=run.tp, context=run.cp, expert=run.ep, data=data, precision=_precision(run.dtype), **settings
     )

@@ -264,7 +264,9 @@ class _LayerMaker:
     def _logits_bytes(self) -> int:
         """Return the bytes of gradients in the backward of the logits: their own, and two of the gathered input."""
         scores = self.tokens * -(-self.shape.vocab // self.sharding.tensor)
-        own = 0 if self.sharding.has_fused_loss else (FLOAT32_BYTES + self.element_bytes) * scores
+        # Megatron-LM turns the kept probabilities into their gradient in place, PyTorch's own loss makes a new one
+        gradient = self.element_bytes + (0 if self.sharding.has_fused_pointwise else FLOAT32_BYTES)
+        own = 0 if self.sharding.has_fused_loss else gradient * scores
         return own + 2 * self.gathered_bytes
 
     def _attention(self, passes: _Passes) -> None:

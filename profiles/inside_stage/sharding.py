@@ -44,7 +44,8 @@ class LayerSharding:
         attention: Kernel of attention.
         has_fused_gradients: Products of weight gradients add to the float32 gradients. Each leaves a placeholder of the
             size of the weights to autograd, one for all equal matrices (Transformer Engine).
-        has_fused_pointwise: A gated activation is one kernel, not one per operation of PyTorch.
+        has_fused_pointwise: A gated activation is one kernel, not one per operation of PyTorch, and the loss works in
+            place.
         has_fused_loss: The loss reads the logits once and keeps no float32 copy.
         keeps_gathered: Sequence parallelism keeps the gathered inputs of products, and gathers none in the backward.
         has_graphs: Kernels are launched as CUDA graphs or by a compiler, and never wait for the host.
