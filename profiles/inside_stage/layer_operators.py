@@ -22,6 +22,9 @@ from pipesched.profiles.inside_stage.sharding import LayerSharding
 
 _TOKEN_BYTES = 8
 """Bytes of the number of a token."""
+_ROUTED_BYTES = 17
+"""Bytes kept for a token and an expert: score and probability in float32, a flag, and two row numbers (Megatron-LM and
+Transformer Engine, which multiply by the probabilities in the activation of the experts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +397,9 @@ class _LayerMaker:
         tensor, expert_tensor = sharding.tensor, sharding.expert_tensor
         self._norm(passes, "feed-forward norm")
         own = self.tokens // tensor  # tokens that this GPU sends to experts
-        passes.linear("router", own, shape.hidden, experts.count, saved=own * experts.count * 2)
+        passes.linear("router", own, shape.hidden, experts.count)
+        kept = _ROUTED_BYTES * own * experts.count
+        passes.moved("routing", kept, 2 * FLOAT32_BYTES * own * experts.count, kept)
         sent = own * experts.topk
         sent_bytes = e * sent * shape.hidden
         local = experts.count // sharding.expert
@@ -410,7 +415,7 @@ class _LayerMaker:
             passes.exchange("reduce_scatter", "all_gather", sent_bytes * expert_tensor, "tensor")
         if sharding.expert > 1:
             passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert")
-        passes.moved("unpermute", 2 * sent_bytes, 3 * sent_bytes, sent_bytes, kind="permute")
+        passes.moved("unpermute", 2 * sent_bytes, 2 * sent_bytes, kind="permute")
         if experts.shared_ffn:
             self._gathered(passes)
             self._feed_forward(passes, self.tokens, experts.shared_ffn // tensor, "shared ")
@@ -526,14 +531,17 @@ class _LayerMaker:
         )
 
     def _working_bytes(self, passes: _Passes) -> int:
-        """Return the gradients inside the layer: of the widest activation, of the layer's output, and of matrices."""
+        """Return the gradients inside the layer: of the widest activation, of the output of its part, and of matrices."""
         widest = max(
             (op.saved_bytes for op in passes.forward if op.kind == "memory" and op.name.endswith("activation")),
             default=0,
         )
-        return widest + self.gathered_bytes + self._matrix_gradient_bytes(passes)
+        arrived = max((op.saved_bytes for op in passes.forward if op.name == "permute"), default=0)
+        return widest + max(self.gathered_bytes, arrived) + self._matrix_gradient_bytes(passes)
 
     def _matrix_gradient_bytes(self, passes: _Passes) -> int:
         """Return the bytes of the gradients of matrices, or of their placeholders, while the layer's backward runs."""
-        sizes = [self.element_bytes * op.batch * op.rows * op.columns for op in passes.backward_weight if op.inner]
-        return sum(sizes) if self.sharding.has_fused_gradients else max(sizes, default=0)
+        products = [op for op in passes.backward_weight if op.inner]
+        if self.sharding.has_fused_gradients:  # equal matrices, as those of all experts, share their placeholder
+            return sum(self.element_bytes * rows * columns for rows, columns in {(p.rows, p.columns) for p in products})
+        return max((self.element_bytes * p.batch * p.rows * p.columns for p in products), default=0)
