@@ -531,7 +531,7 @@ class _LayerMaker:
         )
 
     def _working_bytes(self, passes: _Passes) -> int:
-        """Return the gradients inside the layer: of the widest activation, of the output of its part, and of matrices."""
+        """Return the gradients inside the layer: of the widest activation, the output of its part, and matrices."""
         widest = max(
             (op.saved_bytes for op in passes.forward if op.kind == "memory" and op.name.endswith("activation")),
             default=0,
