@@ -63,7 +63,7 @@ MACHINES = (
     ),
     Machine(
         patterns=("h100", "96gb"),
-        gpu="h100",
+        gpu="h100-96gb",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
         capacity_gib=95.0,

@@ -21,16 +21,17 @@ class Gpu:
 
     Attributes:
         name: Name of the GPU.
-        memory_bytes: Size of the memory.
+        memory_bytes: Size of the memory, as a program on the GPU sees it.
         flops_per_s: Peak throughput of dense matrix products, by number type [floating-point operations per second].
         memory_bandwidth_bytes_per_s: Bandwidth of the memory.
         link_bandwidth_bytes_per_s: Bandwidth to the other GPUs of the node, in each direction.
-        efficiency: Share of the peak that large matrix products reach.
+        efficiency: Share of the peak that the fastest matrix products reach.
         origin: The source of every number.
         sustained: Share of the speed of products and attention that remains in a training run, where power limits the
             clock.
         multiprocessors: Number of multiprocessors (compute units of AMD), or None if unknown.
         kernels: The curve of the GPU's kernels, or None if unknown.
+        float8_efficiency: Share of the float8 peak that the fastest products reach, or None for `efficiency`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Gpu:
     sustained: float = 1.0
     multiprocessors: int | None = None
     kernels: KernelCurve | None = None
+    float8_efficiency: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def gpt_profile(
 def _estimated(gpu: Gpu, execution: GptExecution, flops_per_s: float) -> str:
     """Return the device's name in the profile, with the assumptions of the estimate."""
     words = [
-        f"{gpu.name} of {gpu.memory_bytes / 1e9:g} GB",
+        f"{gpu.name} of {gpu.memory_bytes / 2**30:.4g} GiB",
         f"estimated: {flops_per_s / 1e12:.4g} TFLOP/s in {execution.dtype}",
         f"{gpu.memory_bandwidth_bytes_per_s / 1e12:.4g} TB/s",
     ]

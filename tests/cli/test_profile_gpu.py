@@ -10,7 +10,7 @@ GPT = "gpt:layers=6,width=1024,heads=16,context=512,vocab=1024"
 def test_an_estimate_is_shown_written_and_planned_with(pipesched, folder):
     answer = pipesched(f"profile {GPT} --gpu h100 --dtype bfloat16 --tensor-parallel 2 --out gpt.json")
     assert (answer.code, answer.err) == (0, "")
-    assert "h100 of 80 GB, estimated: 794.2 TFLOP/s in bfloat16" in answer.out
+    assert "h100 of 79.18 GiB, estimated: 794.2 TFLOP/s in bfloat16" in answer.out
     written = (folder / "gpt.json").read_text()
     provenance = json.loads(written)["provenance"]
     assert (provenance["optimizer"], provenance["repeats"]) == ("adamw", 0)

@@ -28,7 +28,9 @@ from pipesched.workflows import busy_machine, measuring
 if TYPE_CHECKING:
     from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement, RunsArgument
 
-_GPUS = "a10, a100, a100-40gb, b200, h100, h200, l4, l40s, v100"
+_GPUS = (
+    "a10, a100, a100-40gb, b200, b300, gb200, gb300, h100, h100-96gb, h20, h200, h800, l4, l40s, mi300x, mi355x, v100"
+)
 """The names in `profiles.io.loading`, written here because loading that package takes time."""
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
     from pipesched.profiles.costs import Profile
 
-_MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
+_MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-b200, dgx-h100, gb200-nvl72, mi300x-node, wpipe-v100"
 """The names in `profiles.io.loading`, written here because loading that package takes time."""
 
 

@@ -241,8 +241,8 @@ def analytic_profile(question: AnalyticQuestion) -> ProfileMeasurement:
 
     Args:
         model: ``gpt``, with arguments as in ``gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200``.
-        gpu: ``v100``, ``a100``, ``a100-40gb``, ``h100``, ``h200``, ``b200``, ``a10``, ``l4``, ``l40s``, a file
-            (.json), or a Gpu.
+        gpu: ``v100``, ``a100``, ``a100-40gb``, ``h100``, ``h100-96gb``, ``h200``, ``h20``, ``h800``, ``b200``,
+            ``b300``, ``gb200``, ``gb300``, ``mi300x``, ``mi355x``, ``a10``, ``l4``, ``l40s``, a file (.json), or a Gpu.
 
     Raises:
         ArgumentError: An argument makes no sense, or the GPUs cannot share the layers.

@@ -90,6 +90,16 @@ def test_wpipes_machine_has_the_figures_of_its_paper():
     assert node.nics == (tuple(range(8)),)
 
 
+@pytest.mark.parametrize(
+    ("machine", "gpu", "count"),
+    [("dgx-h100", "h100", 8), ("dgx-b200", "b200", 8), ("gb200-nvl72", "gb200", 72), ("mi300x-node", "mi300x", 8)],
+)
+def test_a_machine_has_the_memory_of_its_gpus_as_a_program_sees_it(machine, gpu, count):
+    node = load_machine(machine)
+    assert [device.memory_bytes for device in node.devices] == [load_gpu(gpu).memory_bytes] * count
+    assert node.nics == tuple((device,) for device in range(count))
+
+
 def test_an_unknown_machine_is_refused_with_those_there_are():
     with pytest.raises(ProfileError, match=r"expected one of aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, "):
         load_machine("../../etc/passwd")

@@ -195,8 +195,8 @@ def test_the_profile_is_a_file_like_any_other_and_says_that_nothing_was_measured
     provenance = profile.provenance
     assert provenance.repeats == 0
     assert provenance.device == (
-        "slow of 1 GB, estimated: 0.5 TFLOP/s in bfloat16, 0.001 TB/s, one of 2 that share every layer over 1 GB/s, "
-        "sequence parallelism"
+        "slow of 0.9313 GiB, estimated: 0.5 TFLOP/s in bfloat16, 0.001 TB/s, one of 2 that share every layer over "
+        "1 GB/s, sequence parallelism"
     )
     assert provenance.device in profile.costs_of_layers([(0, 4)], 2).origin
 
@@ -205,10 +205,22 @@ def test_the_profile_is_a_file_like_any_other_and_says_that_nothing_was_measured
 def test_a_gpu_of_the_table_has_a_source_and_figures_of_the_right_size(name):
     gpu = load_gpu(name)
     assert gpu.name == name
-    assert gpu.origin.count("nvidia") >= 1
-    assert "share of the peak" in gpu.origin
-    assert 16e9 <= gpu.memory_bytes < 200e9
+    assert "nvidia" in gpu.origin or "amd.com" in gpu.origin
+    assert "of the peak" in gpu.origin
+    assert "memory as a program sees it" in gpu.origin
+    assert 16e9 <= gpu.memory_bytes < 320e9
+    assert gpu.memory_bytes % 2**20 == 0
     assert 300e9 <= gpu.memory_bandwidth_bytes_per_s <= 8e12
     assert 1e13 < gpu.flops_per_s["float32"] < gpu.flops_per_s["float16"] < 1e16
     assert 32e9 <= gpu.link_bandwidth_bytes_per_s <= 900e9
-    assert 0.7 < gpu.efficiency < 0.9
+    assert 0.5 < gpu.efficiency <= 0.9
+    assert gpu.multiprocessors is not None
+    assert gpu.kernels is not None
+
+
+@pytest.mark.parametrize("name", [name for name in gpu_names() if "float8" in load_gpu(name).flops_per_s])
+def test_float8_has_twice_the_peak_and_a_smaller_share_of_it(name):
+    gpu = load_gpu(name)
+    assert gpu.flops_per_s["float8"] == pytest.approx(2 * gpu.flops_per_s["bfloat16"], rel=0.02)
+    assert gpu.float8_efficiency is not None
+    assert gpu.float8_efficiency < gpu.efficiency

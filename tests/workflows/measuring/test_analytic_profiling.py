@@ -19,7 +19,7 @@ GPU = pipesched.Gpu("mine", 10**10, {"float32": 1e13}, 1e12, 1e11, 0.5, "mine")
 def test_an_estimate_is_a_profile_that_everything_takes(tmp_path):
     estimated = estimate("h100", [4, 1, 1], dtype="bfloat16", tensor_parallel=2)
     assert estimated.profile.microbatch_sizes == (1, 4)
-    assert "h100 of 80 GB, estimated: 794.2 TFLOP/s in bfloat16" in estimated.table().caption
+    assert "h100 of 79.18 GiB, estimated: 794.2 TFLOP/s in bfloat16" in estimated.table().caption
     assert len(estimated.to_frame()) == 2 * 6
     assert isinstance(estimated.plot(), Figure)
     estimated.save(tmp_path / "gpt.json")
