@@ -11,5 +11,6 @@ from .operators import GroupName as GroupName
 from .operators import Operator as Operator
 from .operators import OperatorKind as OperatorKind
 from .sharding import LayerSharding as LayerSharding
+from .sharding import Recomputation as Recomputation
 from .training_rates import TrainingRates as TrainingRates
 from .training_rates import training_rates as training_rates

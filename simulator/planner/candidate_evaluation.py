@@ -128,7 +128,7 @@ def steps_of(candidate: Setting) -> int:
 def num_ops(candidate: Setting, steps: int = 1) -> int:
     """Return about how many ops all lists have together."""
     num_stages = layout_of(candidate).num_stages
-    return 6 * steps * candidate.num_microbatches * candidate.width * num_stages
+    return 6 * steps * candidate.num_microbatches * candidate.order.width * num_stages
 
 
 @lru_cache(maxsize=16)

@@ -7,9 +7,11 @@ fit.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
 from pipesched.simulator import Estimate, Meaning, Precision, Scenario
@@ -25,7 +27,7 @@ from pipesched.simulator.planner.candidate_evaluation import (
     steps_of,
     time_parts,
 )
-from pipesched.simulator.planner.request import Request
+from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
 from pipesched.simulator.planner.single_copy import bound_single_copy, lists_of_copy
 from pipesched.simulator.planner.stage_layout import refusal_of
 from pipesched.simulator.search import (
@@ -52,6 +54,15 @@ class PlanJudge:
 
     def __reduce__(self) -> tuple[type[PlanJudge], tuple[Request]]:
         return PlanJudge, (self._request,)
+
+    def candidates(self) -> Iterator[Setting]:
+        """Yield every candidate once; raises ProfileError if the request has none."""
+        require_plannable(self._request)
+        yield from candidates(self._request, self.cuts)
+
+    def nothing_possible(self) -> ProfileError:
+        """Return why the request has no candidate."""
+        return nothing_possible(self._request)
 
     def first(self, candidate: Setting, number: int) -> BoundedSetting[float]:
         """Return a candidate under its bound, or refused if the bound does not fit, or the schedule is impossible.
@@ -104,6 +115,10 @@ class PlanJudge:
         lists, scenario = self._scenario(outcome.setting)
         timeline = simulate_arrays(lists, scenario.costs, scenario.cluster, network=scenario.network)
         return self._with_details(outcome, Estimate(Meaning.ITERATION, outcome.seconds, {}, timeline=timeline), lists)
+
+    def unfinished(self, ranked: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Return all ranked outcomes: their cuts may become faster, and parts of their time are missing."""
+        return ranked
 
     def completed(self, outcome: Outcome, *, is_late: bool = False) -> tuple[Setting, Outcome]:
         """Return a ranked candidate, and its outcome with the fastest cut, the parts of its time and its pace.

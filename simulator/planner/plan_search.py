@@ -10,19 +10,22 @@ least is searched in the same way, by bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from operator import itemgetter
 from time import monotonic
-from typing import final
+from typing import Protocol, final
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.processes import num_cores, rare_collections, take_interrupt
 from pipesched.simulator.planner.candidate_evaluation import num_cells, num_ops
+from pipesched.simulator.planner.layout_judge import LayoutJudge
+from pipesched.simulator.planner.layouts import LayoutRequest
 from pipesched.simulator.planner.plan_judge import MOST_CELLS, PlanJudge
-from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
+from pipesched.simulator.planner.request import Request
 from pipesched.simulator.search import (
     BestFirst,
     BoundedSetting,
@@ -39,6 +42,35 @@ PROOF = "no other candidate can be faster with balanced layers; the cuts of the 
 """The note of a completed search on the candidates that are not shown."""
 _FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
+
+
+class CandidateJudge(Protocol):
+    """Bounds and predictions of the candidates of a search; can be sent to another process."""
+
+    def candidates(self) -> Iterator[Setting]:
+        """Yield every candidate once.
+
+        Raises:
+            ProfileError: There is none, whatever the schedules.
+        """
+
+    def nothing_possible(self) -> ProfileError:
+        """Return why there is no candidate."""
+
+    def first(self, candidate: Setting, number: int, /) -> BoundedSetting[float]:
+        """Return a candidate under a bound of its seconds per sample, or refused."""
+
+    def __call__(self, bounded: BoundedSetting[float], /) -> BoundedSetting[float]:
+        """Return a candidate under a higher bound, or with its outcome; under inf if it does not fit."""
+
+    def in_bytes(self, bounded: BoundedSetting[float], /) -> BoundedSetting[float]:
+        """Return a candidate ranked by its peak bytes; inf if nothing is known."""
+
+    def unfinished(self, ranked: Sequence[Outcome], /) -> Sequence[Outcome]:
+        """Return the ranked outcomes whose details are not known yet."""
+
+    def completed(self, outcome: Outcome, /, *, is_late: bool = False) -> tuple[Setting, Outcome]:
+        """Return a ranked candidate and its outcome with all details, or with quick ones if it is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +113,14 @@ class SearchProgress:
 
 
 def search_plans(
-    request: Request,
+    request: Request | LayoutRequest,
     *,
     top: int = 10,
     time_limit_s: float | None = None,
     workers: int | None = 1,
     tick: Callable[[SearchProgress], None] = lambda progress: None,  # noqa: ARG005
 ) -> PlanRanking:
-    """Find the `top` best plans, which are the same for any number of workers.
+    """Find the `top` best plans of a profile or of a transformer, which are the same for any number of workers.
 
     A KeyboardInterrupt ends the search with the best so far; the parts of their time are included if quick to compute.
 
@@ -103,22 +135,27 @@ def search_plans(
         ProfileError, ScheduleError: There is nothing to try.
     """
     late_s = math.inf if time_limit_s is None else monotonic() + time_limit_s
+    judge = LayoutJudge(request) if isinstance(request, LayoutRequest) else PlanJudge(request)
     with rare_collections():
-        return _Search(request, top, workers, late_s, tick).ranking()
+        return _Search(judge, top, workers, late_s, tick).ranking()
 
 
 @final
 class _Search:
     def __init__(
-        self, request: Request, top: int, workers: int | None, late_s: float, tick: Callable[[SearchProgress], None]
+        self,
+        judge: CandidateJudge,
+        top: int,
+        workers: int | None,
+        late_s: float,
+        tick: Callable[[SearchProgress], None],
     ) -> None:
-        self._request = request
         self._top = top
         self._workers = workers
         self._late_s = late_s
         self._is_interrupted = False
         self._tick = tick
-        self._judge = PlanJudge(request)
+        self._judge = judge
         self._considered: list[tuple[float, Setting]] = []
         self._rejected: dict[int, Outcome] = {}  # by the number of the candidate
         self._queue: BestFirst[float] = BestFirst([], top)  # by seconds per sample
@@ -146,9 +183,8 @@ class _Search:
 
     def _begin(self) -> None:
         """Work out a bound below the cost of every candidate."""
-        require_plannable(self._request)
         possible = []
-        for number, candidate in enumerate(candidates(self._request, self._judge.cuts)):
+        for number, candidate in enumerate(self._judge.candidates()):
             bounded = self._judge.first(candidate, number)
             self._considered.append((bounded.cost, candidate))
             if bounded.outcome is None:
@@ -156,7 +192,7 @@ class _Search:
             else:
                 self._rejected[number] = bounded.outcome
         if not self._considered:
-            raise nothing_possible(self._request)
+            raise self._judge.nothing_possible()
         self._queue = BestFirst(possible, self._top)
 
     def _num_workers(self) -> int:
@@ -182,7 +218,7 @@ class _Search:
 
     def _complete(self, run: Runner, outcomes: Sequence[Outcome], *, is_late: bool) -> None:
         """Compute the missing details of ranked candidates."""
-        left = iter(outcomes)
+        left = iter(self._judge.unfinished(outcomes))
 
         def take() -> Sequence[Outcome]:
             return [] if self._is_interrupted and self._is_late() else [*islice(left, 1)]

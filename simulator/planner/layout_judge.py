@@ -1,0 +1,197 @@
+"""The judge of layouts: a bound from the costs of a layer of each kind, then the simulation of one copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import final
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import StageCost
+from pipesched.profiles.inside_stage import LayerSharding, ModelShape, estimated_profile
+from pipesched.simulator.fast import EqualPipelines
+from pipesched.simulator.planner.candidate_evaluation import lowered
+from pipesched.simulator.planner.layout_bound import (
+    KindCosts,
+    KindStates,
+    StageCut,
+    cuts_of,
+    layers_of,
+    least_bytes,
+    least_s,
+)
+from pipesched.simulator.planner.layouts import Form, LayoutRequest, TransformerLayout, layouts, no_layout
+from pipesched.simulator.search import UNPREDICTABLE, BoundedSetting, Outcome, Setting, over_memory_reason
+
+_GATHERS = 3
+"""Stage of ZeRO that gathers weights in each pass."""
+
+
+@final
+class LayoutJudge:
+    """Bounds and predictions of the layouts of a request; a copy in another process recomputes them there."""
+
+    def __init__(self, request: LayoutRequest) -> None:
+        self._request = request
+        self._small, self._numbers = _one_of_each_kind(request.shape), layers_of(request.shape)
+        self._costs: dict[tuple[LayerSharding, int], KindCosts] = {}
+        self._states: dict[LayerSharding, KindStates] = {}
+        self._alike: dict[LayerSharding, LayerSharding] = {}
+
+    def __reduce__(self) -> tuple[type[LayoutJudge], tuple[LayoutRequest]]:
+        return LayoutJudge, (self._request,)
+
+    def candidates(self) -> Iterator[TransformerLayout]:
+        """Yield every layout of the request once, without a partition."""
+        return layouts(self._request)
+
+    def nothing_possible(self) -> ProfileError:
+        """Return why the request has no layout."""
+        return no_layout(self._request)
+
+    def first(self, setting: Setting, number: int) -> BoundedSetting[float]:
+        """Return a layout under its bound, or refused if no cut of it fits into memory by its bound.
+
+        Args:
+            setting: The layout.
+            number: Its number among all layouts.
+        """
+        layout = _layout(setting)
+        return self._bounded(layout, number, self._without_gathers(layout.sharding))
+
+    def __call__(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
+        """Return a layout with its fastest cut that fits, or under inf if none fits.
+
+        A layout of ZeRO-3 gets its own bound first: until then its exchanges in each pass count nothing.
+        """
+        layout = _layout(bounded.setting)
+        if layout.sharding.zero == _GATHERS and not bounded.num_refined:
+            return replace(self._bounded(layout, bounded.number, self._own_passes(layout.sharding)), num_refined=1)
+        outcome = self.weigh(layout)
+        cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
+        return replace(bounded, cost=cost, outcome=outcome)
+
+    def in_bytes(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
+        """Return a layout ranked by its peak bytes; inf if nothing is known."""
+        outcome = self.weigh(_layout(bounded.setting))
+        return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.held_bytes or 0, outcome=outcome)
+
+    def unfinished(self, ranked: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Return no outcome: the simulation of a layout gives all that is known."""
+        del ranked
+        return ()
+
+    def completed(self, outcome: Outcome, *, is_late: bool = False) -> tuple[Setting, Outcome]:
+        """Return a ranked layout and its outcome, which is complete."""
+        del is_late
+        return outcome.setting, outcome
+
+    def partitions(self, layout: TransformerLayout) -> tuple[tuple[int, ...], ...]:
+        """Return the layers of each stage of every cut that is tried."""
+        return tuple(cut.partition for _, _, cut in self._bounds(layout, self._own_passes(layout.sharding)))
+
+    def weigh(self, layout: TransformerLayout) -> Outcome:
+        """Predict time and memory of the fastest cut that fits, else of the one with least memory, or a refusal."""
+        limit, best = self._request.memory_bytes, Outcome(layout, reason="no cut can be predicted")
+        bounds = self._bounds(layout, self._own_passes(layout.sharding))
+        for _, least_seconds, cut in sorted(bounds, key=lambda bound: bound[1]):
+            if best.fits and best.seconds is not None and best.seconds <= least_seconds:
+                break
+            outcome = self.predicted(replace(layout, partition=cut.partition))
+            if outcome.held_bytes is not None and limit is not None and outcome.held_bytes > limit:
+                over = f"a GPU holds {outcome.held_bytes} bytes of {limit}"
+                outcome = replace(outcome, reason=over_memory_reason(over))
+            best = min(best, outcome, key=_rank)
+        return best
+
+    def predicted(self, layout: TransformerLayout) -> Outcome:
+        """Predict time and memory of a layout with its partition, whatever the memory of a GPU."""
+        request = self._request
+        try:
+            costs = request.profile(layout.sharding, layout.size).costs_of_layers(layout.bounds, layout.size)
+            lists = lowered(layout.order, 1)
+            estimate = EqualPipelines(lists, costs, request.pipeline(layout.num_ranks)).together(1)
+        except UNPREDICTABLE as error:
+            return Outcome(layout, reason=str(error))
+        peaks = tuple(num_bytes for _, num_bytes in sorted(estimate.peak_bytes.items()))
+        return Outcome(layout, estimate.seconds, max(peaks), device_bytes=peaks)
+
+    def _bounded(self, layout: TransformerLayout, number: int, split: LayerSharding) -> BoundedSetting[float]:
+        """Return a layout under its bound, with the passes of `split`."""
+        limit = self._request.memory_bytes
+        num_bytes = self._states_of(layout.sharding).held_bytes.times(self._numbers) / layout.num_ranks
+        if limit is None or num_bytes <= limit:
+            bounds = self._bounds(layout, split)
+            fitting = [seconds for held_bytes, seconds, _ in bounds if limit is None or held_bytes <= limit]
+            if fitting:
+                return BoundedSetting(min(fitting) / layout.samples_per_step, number, layout)
+            num_bytes = min(held_bytes for held_bytes, _, _ in bounds)
+        reason = over_memory_reason(f"a GPU holds at least {round(num_bytes)} bytes of {limit}")
+        return BoundedSetting(math.inf, number, layout, Outcome(layout, None, round(num_bytes), reason))
+
+    def _bounds(self, layout: TransformerLayout, split: LayerSharding) -> list[tuple[float, float, StageCut]]:
+        """Return least bytes and least seconds of each cut that is tried, with the passes of `split`."""
+        form = Form(layout.schedule, layout.num_ranks, layout.num_chunks)
+        costs, states = self._costs_of(split, layout.size), self._states_of(layout.sharding)
+        count, bounds = layout.num_microbatches, []
+        for cut in cuts_of(self._request.shape, form, costs):
+            num_bytes = least_bytes(form, cut, count, costs, states)
+            bounds.append((num_bytes, least_s(form, cut, count, costs, states), cut))
+        return bounds
+
+    def _without_gathers(self, split: LayerSharding) -> LayerSharding:
+        """Return a split whose passes exchange nothing with data copies, as only ZeRO-3 does: one for many splits."""
+        if split not in self._alike:
+            shared = split.expert * split.expert_tensor
+            fewest = shared // math.gcd(split.tensor * split.context, shared)
+            self._alike[split] = replace(split, zero=0, data=fewest)
+        return self._alike[split]
+
+    def _own_passes(self, split: LayerSharding) -> LayerSharding:
+        """Return a split whose passes take as long as those of `split`."""
+        return split if split.zero == _GATHERS else self._without_gathers(split)
+
+    def _costs_of(self, split: LayerSharding, size: int) -> KindCosts:
+        """Return the costs of a layer of each kind."""
+        if (split, size) not in self._costs:
+            self._costs[split, size] = KindCosts.of(self._of_kinds(split, size))
+        return self._costs[split, size]
+
+    def _states_of(self, split: LayerSharding) -> KindStates:
+        """Return the state of a layer of each kind, with the step behind the longest backward, which hides most."""
+        known = self._states.get(split)
+        if known is None:
+            longest = replace(split, recompute="full")
+            size = max(self._request.sizes)
+            known = self._states.get(longest) or KindStates.of(self._of_kinds(longest, size))
+            self._states[split] = self._states[longest] = known
+        return known
+
+    def _of_kinds(self, split: LayerSharding, size: int) -> tuple[StageCost, ...]:
+        """Return the costs of the embedding, of a block without experts and with them, and of all behind the blocks."""
+        request = self._request
+        profile = estimated_profile(self._small, split, request.gpu, request.fabric, [size], request.optimizer)
+        blocks = range(1, 1 + self._small.layers)
+        bounds = [(0, 1), *((block, block + 1) for block in blocks), (blocks[-1] + 1, len(profile.layers))]
+        costs = profile.costs_of_layers(bounds, size).stages
+        return costs if len(blocks) == 2 else (*costs[:2], *costs[1:])
+
+
+def _one_of_each_kind(shape: ModelShape) -> ModelShape:
+    """Return the shape with one block without experts and one with experts, if the model has experts."""
+    if shape.experts is None:
+        return replace(shape, layers=1)
+    return replace(shape, layers=2, experts=replace(shape.experts, first_dense=1, every=1))
+
+
+def _rank(outcome: Outcome) -> tuple[bool, float]:
+    """Return the order of the outcomes of the cuts of a layout: fitting ones by time, then others by memory."""
+    if outcome.fits:
+        return False, outcome.seconds or 0.0
+    return True, math.inf if outcome.held_bytes is None else outcome.held_bytes
+
+
+def _layout(setting: Setting) -> TransformerLayout:
+    assert isinstance(setting, TransformerLayout), "a candidate of this judge"
+    return setting
