@@ -116,8 +116,9 @@ def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (
         code: Any = numba.njit(nogil=True, cache=True)(loop)
     except RuntimeError:  # no folder for machine code is writable
         return numba.njit(nogil=True)(loop)
-    changed_s = max(Path(function.__code__.co_filename).stat().st_mtime for function in (loop, *parts))
-    for index in _indices(loop, code):  # numba itself compares the file of the loop, not of its parts
+    rooms = {Path(file).parent for file in (__file__, *(part.__code__.co_filename for part in (loop, *parts)))}
+    changed_s = max(file.stat().st_mtime for room in rooms for file in room.glob("*.py"))
+    for index in _indices(loop, code):  # numba itself compares the file of the loop, not of its parts and constants
         if index.stat().st_mtime < changed_s:
             index.unlink(missing_ok=True)
     return code  # type: ignore[no-any-return]

@@ -69,6 +69,17 @@ def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_p
 
 
 @pytest.mark.slow
+def test_machine_code_is_made_anew_when_a_constant_in_another_file_of_its_room_has_changed(tmp_path):
+    pytest.importorskip("numba")
+    (tmp_path / "scaling.py").write_text("from codes import FACTOR\n\ndef loop(number):\n    return FACTOR * number\n")
+    program = "from pipesched.schedules.columns import machine_code; import scaling; "
+    program += "print(machine_code.compiled(scaling.loop)(3))"
+    for factor in (2, 5):
+        (tmp_path / "codes.py").write_text(f"FACTOR = {factor}\n")
+        assert told_by(program, tmp_path, PYTHONDONTWRITEBYTECODE="1").stdout.strip() == str(3 * factor)
+
+
+@pytest.mark.slow
 def test_an_index_below_0_counts_from_the_end_and_one_outside_is_refused_where_machine_code_asks(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "last.py").write_text("def last(numbers, index):\n    return numbers[index]\n")
