@@ -8,7 +8,8 @@ incomplete wave leave multiprocessors idle; small tiles and short inner dimensio
     memory     bytes / (share of the bandwidth)
     seconds    launch + longer of both + exposed share x shorter of both
 
-In a training run power limits the clock: computation takes 1 / `sustained` of its time alone, memory traffic does not.
+A product in float8 reads elements of one byte, and its tiles fill their pipelines with twice the columns. In a training
+run power limits the clock: computation takes 1 / `sustained` of its time alone, memory traffic does not.
 The library chooses the fastest tile; so does the model. All other kernels are attention, or only move bytes.
 """
 
@@ -33,7 +34,7 @@ def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision, attention
     Args:
         operator: The kernel.
         gpu: The GPU, with its number of multiprocessors and a curve of its kernels.
-        precision: Number type of matrix products; attention in float8 runs in bfloat16.
+        precision: Number type of matrix products; in float8 all but the linear layers run in bfloat16.
         attention: Kernel of attention.
 
     Raises:
@@ -42,6 +43,8 @@ def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision, attention
     curve = gpu.kernels
     if curve is None:
         raise ProfileError(f"gpu {gpu.name}: got no kernels, expected the name of a curve, as kernels: a100")
+    if precision == "float8" and not operator.is_linear:
+        precision = "bfloat16"
     if operator.kind in ("matmul", "group_matmul"):
         return _product_s(operator, gpu, curve, precision)
     if operator.kind in ("attention", "attention_backward"):
@@ -53,11 +56,12 @@ def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision, attention
 def _product_s(operator: Operator, gpu: Gpu, curve: KernelCurve, precision: MatmulPrecision) -> float:
     """Return the seconds of a product of matrices, or of one product per expert."""
     multiprocessors = _multiprocessors(gpu)
-    rate = curve.matmul * gpu.efficiency * gpu.sustained * _peak(gpu, precision) / multiprocessors
+    rate = curve.matmul * gpu.sustained * _reachable(gpu, precision) / multiprocessors
+    depth = curve.pipeline_depth * (2 if precision == "float8" else 1)
     compute_s = math.inf
     for rows, columns in _TILES:
         waves = operator.batch * -(-operator.rows // rows) * -(-operator.columns // columns) / multiprocessors
-        work = 2 * rows * columns * (operator.inner + curve.pipeline_depth)
+        work = 2 * rows * columns * (operator.inner + depth)
         halvings = math.log2(_TILES[0][0] * _TILES[0][1] / (rows * columns))
         waves += curve.wave_loss * (math.ceil(waves) - waves)
         compute_s = min(compute_s, waves * work / (rate * curve.small_tile**halvings))
@@ -72,22 +76,23 @@ def _attention_s(
     """Return the seconds of attention."""
     share = curve.attention if operator.kind == "attention" else curve.attention_backward
     share *= {"flash_1": curve.flash_1, "flash_2": curve.flash_2}.get(attention, 1.0)
-    rate = share * gpu.efficiency * gpu.sustained * _peak(gpu, "bfloat16" if precision == "float8" else precision)
+    rate = share * gpu.sustained * _reachable(gpu, precision)
     blocks = operator.batch * operator.columns * -(-operator.rows // _ATTENTION_ROWS)
     tail = curve.attention_tail * _multiprocessors(gpu) / max(1, blocks)
     memory_s = operator.num_bytes / (curve.memory * gpu.memory_bandwidth_bytes_per_s)
     return curve.launch_s + max(operator.flops / rate * (1 + tail), memory_s)
 
 
-def _peak(gpu: Gpu, precision: MatmulPrecision) -> float:
-    """Return the peak throughput in a precision [floating-point operations per second]."""
+def _reachable(gpu: Gpu, precision: MatmulPrecision) -> float:
+    """Return the throughput of the fastest products in a precision [floating-point operations per second]."""
     peak = gpu.flops_per_s.get(precision)
     if peak is None:
         raise ProfileError(
             f"gpu {gpu.name}: flops_per_s: got no {precision}, expected one of {', '.join(gpu.flops_per_s)}; "
             "try another precision, or add the number to its file"
         )
-    return peak
+    share = gpu.float8_efficiency if precision == "float8" else None
+    return peak * (gpu.efficiency if share is None else share)
 
 
 def _multiprocessors(gpu: Gpu) -> int:

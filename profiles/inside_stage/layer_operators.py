@@ -8,7 +8,9 @@ all-reduce (arXiv:2205.05198, section 4.2.2).
     norm -> qkv -> [rotary] -> attention -> projection -> residual -> norm -> up -> activation -> down -> residual
 
 A linear layer has three products: forward (T, k) x (k, n), gradient of the input (T, n) x (n, k), and gradient of the
-weights (n, T) x (T, k). All other kernels only move bytes.
+weights (n, T) x (T, k). All other kernels only move bytes. In float8 two of them quantize the input and the gradient of
+the output, which they read once and write twice, by rows and by columns, as Transformer Engine does for its products.
+The weights are quantized once per step, the logits and the router stay in bfloat16.
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ class _Passes:
     """The passes of a layer while its kernels are added, forward and backward together."""
 
     element_bytes: int
+    is_float8: bool = False
     parameters: int = 0
     expert_parameters: int = 0
     forward: list[Operator] = field(default_factory=list)
@@ -98,6 +101,7 @@ class _Passes:
         saved: int = 0,
         experts: int = 0,
         bias: bool = False,
+        is_linear: bool = True,
     ) -> None:
         """Add a linear layer, or equal ones of `experts` experts; `saved` are numbers that it keeps.
 
@@ -109,20 +113,28 @@ class _Passes:
             saved: Numbers kept for the backward.
             experts: Number of experts on the GPU, or 0.
             bias: Whether it has a bias.
+            is_linear: Whether float8 training computes it in float8.
         """
         self.widths[name] = widths
         outputs = sum(widths)
         e, count = self.element_bytes, max(1, experts)
         kind: OperatorKind = "group_matmul" if experts else "matmul"
         flops = 2 * count * rows * inputs * outputs
-        activations, weights = count * rows * (inputs + outputs), count * inputs * outputs
-        product = Operator(name, kind, flops, e * (activations + weights), 0, count, rows, outputs, inputs)
-        self.forward.append(replace(product, saved_bytes=e * saved))
-        self.backward_input.append(replace(product, columns=inputs, inner=outputs))
+        arrived, left, weights = count * rows * inputs, count * rows * outputs, count * inputs * outputs
+        read = 1 if self.is_float8 and is_linear else e
+        product = Operator(name, kind, flops, 0, 0, count, rows, outputs, inputs, is_linear)
+        if read < e:
+            self.moved(f"{name} cast", (e + 2 * read) * arrived, 0)
+        self.forward.append(replace(product, num_bytes=read * (arrived + weights) + e * left, saved_bytes=e * saved))
+        self.backward_input.append(
+            replace(product, num_bytes=read * (left + weights) + e * arrived, columns=inputs, inner=outputs)
+        )
+        if read < e:  # the passes backward are in reverse order
+            self.moved(f"{name} cast", 0, (e + 2 * read) * left)
         self.backward_weight.append(
             replace(
                 product,
-                num_bytes=e * activations + 2 * FLOAT32_BYTES * weights,
+                num_bytes=read * (arrived + left) + 2 * FLOAT32_BYTES * weights,
                 rows=outputs,
                 columns=inputs,
                 inner=rows,
@@ -192,9 +204,12 @@ class _LayerMaker:
         self.message_bytes = self.element_bytes * self.between
         self.gathered_bytes = self.element_bytes * self.tokens * shape.hidden
 
+    def _passes(self) -> _Passes:
+        return _Passes(self.element_bytes, self.sharding.precision == "float8")
+
     def embedding(self) -> TransformerLayer:
         e, shape = self.element_bytes, self.shape
-        passes = _Passes(e)
+        passes = self._passes()
         passes.parameters = -(-shape.vocab // self.sharding.tensor) * shape.hidden
         passes.parameters += shape.sequence * shape.hidden if shape.has_positions else 0
         passes.moved("lookup", 2 * e * self.tokens * shape.hidden, 0)
@@ -214,13 +229,13 @@ class _LayerMaker:
         )
 
     def block(self, has_experts: bool) -> TransformerLayer:
-        passes = _Passes(self.element_bytes)
+        passes = self._passes()
         self._block(passes, has_experts)
         name = "expert block" if has_experts else "block"
         return self._made(name, passes, self.message_bytes, self.message_bytes)
 
     def prediction(self, has_experts: bool) -> TransformerLayer:
-        passes, width = _Passes(self.element_bytes), self.shape.hidden
+        passes, width = self._passes(), self.shape.hidden
         self._norm(passes, "embedding norm")
         self._norm(passes, "activation norm")
         self._gathered(passes)
@@ -242,7 +257,7 @@ class _LayerMaker:
             self._dense_part(passes, self.shape.ffn)
 
     def head(self) -> TransformerLayer:
-        passes = _Passes(self.element_bytes)
+        passes = self._passes()
         self._logits(passes)
         return self._made("head", passes, self.message_bytes, 0, extra=self._logits_bytes())
 
@@ -253,7 +268,7 @@ class _LayerMaker:
         scores = self.tokens * vocab
         self._norm(passes, "last norm")
         self._gathered(passes)
-        passes.linear("logits", self.tokens, shape.hidden, vocab)
+        passes.linear("logits", self.tokens, shape.hidden, vocab, is_linear=False)
         if self.sharding.has_fused_loss:
             # one kernel reads the logits and writes their gradient in place
             passes.moved("loss", 2 * e * scores, e * scores, e * scores, "cross_entropy")
@@ -397,7 +412,7 @@ class _LayerMaker:
         tensor, expert_tensor = sharding.tensor, sharding.expert_tensor
         self._norm(passes, "feed-forward norm")
         own = self.tokens // tensor  # tokens that this GPU sends to experts
-        passes.linear("router", own, shape.hidden, experts.count)
+        passes.linear("router", own, shape.hidden, experts.count, is_linear=False)
         kept = _ROUTED_BYTES * own * experts.count
         passes.moved("routing", kept, 2 * FLOAT32_BYTES * own * experts.count, kept)
         sent = own * experts.topk

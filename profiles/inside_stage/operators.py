@@ -26,6 +26,7 @@ class Operator:
         rows: m of a product; tokens of a sequence for attention.
         columns: n of a product; heads on the GPU for attention.
         inner: k of a product; width of a query or key head for attention.
+        is_linear: Product of a linear layer that float8 training computes in float8.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Operator:
     rows: int = 0
     columns: int = 0
     inner: int = 0
+    is_linear: bool = False
 
 
 CollectiveKind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive"]
