@@ -34,10 +34,12 @@ class IterationEstimate:
     Attributes:
         seconds: Seconds of the iteration.
         peak_bytes: Peak memory of each rank of the pipeline [bytes].
+        memory_bytes: Memory of the GPU that its programs see [bytes].
     """
 
     seconds: float
     peak_bytes: tuple[int, ...]
+    memory_bytes: int
 
 
 def estimate(setting: Setting) -> IterationEstimate:
@@ -66,9 +68,8 @@ def estimate(setting: Setting) -> IterationEstimate:
     predicted = predict_scenario(Scenario(schedule, costs, _cluster(setting, fabric)))
     if not isinstance(predicted, Estimate):
         raise ValueError(f"schedule is {setting.schedule!r}; {predicted.reason}")  # noqa: TRY004 -- a reason
-    return IterationEstimate(
-        predicted.seconds, tuple(predicted.peak_bytes.get(rank, 0) for rank in range(setting.depth))
-    )
+    peaks = tuple(predicted.peak_bytes.get(rank, 0) for rank in range(setting.depth))
+    return IterationEstimate(predicted.seconds, peaks, gpu.memory_bytes)
 
 
 @lru_cache(maxsize=4096)

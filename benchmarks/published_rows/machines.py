@@ -16,7 +16,6 @@ class Machine:
         gpu: Name of the data sheet of the GPU.
         gpus_per_node: GPUs that NVLink or its like connects.
         network_bytes_per_s: Bandwidth of the network for each GPU, one way [bytes/s].
-        capacity_gib: Memory of a GPU that a process can use [GiB].
         origin: Origin of the numbers.
     """
 
@@ -24,7 +23,6 @@ class Machine:
     gpu: str
     gpus_per_node: int
     network_bytes_per_s: float
-    capacity_gib: float
     origin: str
 
 
@@ -34,7 +32,6 @@ MACHINES = (
         gpu="a100",
         gpus_per_node=4,
         network_bytes_per_s=12.5e9,
-        capacity_gib=79.15,
         origin="4 GPUs and 4 Omni-Path links of 100 Gb/s per node: bigscience, train/tr11-176B-ml/README.md",
     ),
     Machine(
@@ -42,7 +39,6 @@ MACHINES = (
         gpu="a100",
         gpus_per_node=8,
         network_bytes_per_s=6.25e9,
-        capacity_gib=79.15,
         origin="8 GPUs and 4 RoCE links of 100 Gb/s per node: InternEvo, doc/en/train_performance.md",
     ),
     Machine(
@@ -50,7 +46,6 @@ MACHINES = (
         gpu="a100-40gb",
         gpus_per_node=8,
         network_bytes_per_s=25e9,
-        capacity_gib=39.39,
         origin="8 GPUs per node, 8 links of 200 Gb/s (DGX A100); llm-foundry does not name its network",
     ),
     Machine(
@@ -58,7 +53,6 @@ MACHINES = (
         gpu="a100",
         gpus_per_node=8,
         network_bytes_per_s=25e9,
-        capacity_gib=79.15,
         origin="DGX A100 data sheet: 8 GPUs, 8 links of 200 Gb/s",
     ),
     Machine(
@@ -66,7 +60,6 @@ MACHINES = (
         gpu="h100-96gb",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        capacity_gib=95.0,
         origin="8 GPUs per node, 8 links of 400 Gb/s (Grand Teton: engineering.fb.com, 2024-03-12)",
     ),
     Machine(
@@ -74,7 +67,6 @@ MACHINES = (
         gpu="h100",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        capacity_gib=79.1,
         origin="8 GPUs per node, 400 Gb/s per GPU: DGX H100 data sheet; EFA of 3,200 Gb/s per node on p5.48xlarge",
     ),
     Machine(
@@ -82,7 +74,6 @@ MACHINES = (
         gpu="h800",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        capacity_gib=79.1,
         origin="8 GPUs and 8 links of 400 Gb/s per node: arXiv:2412.19437, section 3.1",
     ),
     Machine(
@@ -90,7 +81,6 @@ MACHINES = (
         gpu="h200",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        capacity_gib=139.8,
         origin="DGX H200 data sheet: 8 GPUs, 8 links of 400 Gb/s",
     ),
     Machine(
@@ -98,7 +88,6 @@ MACHINES = (
         gpu="h20",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        capacity_gib=95.1,
         origin="8 GPUs per node, 400 Gb/s per GPU",
     ),
     Machine(
@@ -106,7 +95,6 @@ MACHINES = (
         gpu="gb200",
         gpus_per_node=72,
         network_bytes_per_s=50e9,
-        capacity_gib=184.0,
         origin="GB200 NVL72: 72 GPUs share NVLink, 400 Gb/s per GPU beyond",
     ),
     Machine(
@@ -114,7 +102,6 @@ MACHINES = (
         gpu="gb300",
         gpus_per_node=72,
         network_bytes_per_s=100e9,
-        capacity_gib=276.0,
         origin="GB300 NVL72: 72 GPUs share NVLink, 800 Gb/s per GPU beyond",
     ),
     Machine(
@@ -122,7 +109,6 @@ MACHINES = (
         gpu="b200",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        capacity_gib=178.3,
         origin="DGX B200 data sheet: 8 GPUs, 8 links of 400 Gb/s",
     ),
     Machine(
@@ -130,7 +116,6 @@ MACHINES = (
         gpu="b300",
         gpus_per_node=8,
         network_bytes_per_s=100e9,
-        capacity_gib=267.0,
         origin="DGX B300 data sheet: 8 GPUs, 8 links of 800 Gb/s",
     ),
     Machine(
@@ -138,7 +123,6 @@ MACHINES = (
         gpu="mi300x",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        capacity_gib=191.5,
         origin="AMD Instinct MI300X data sheet: 192 GB, 8 GPUs per node; network supposed at 400 Gb/s per GPU",
     ),
     Machine(
@@ -146,7 +130,6 @@ MACHINES = (
         gpu="mi355x",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        capacity_gib=287.5,
         origin="AMD Instinct MI355X data sheet: 288 GB, 8 GPUs per node; network supposed at 400 Gb/s per GPU",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -50,6 +51,7 @@ class Family:
 
 _MLA_V2 = LatentAttention(query_rank=1536, key_value_rank=512, nope_size=128, rope_size=64, value_size=128)
 GPT2_VOCAB = 50257
+USUAL_HEAD_SIZE = 128
 LLAMA = Family(pattern="llama", vocab=128256, origin="arXiv:2407.21783, table 3")
 
 FAMILIES = (
@@ -160,7 +162,7 @@ def model_shape(run: PublishedRun) -> ModelShape:
         ValueError: A number is missing, or contradicts another number.
     """
     family = family_of(run)
-    heads = run.heads or _supposed_heads(run.hidden)
+    heads = run.heads or _supposed_heads(run.hidden, run.tp)
     head_size = family.head_size or run.hidden // heads
     if not family.head_size and run.hidden % heads:
         raise ValueError(f"heads is {heads}; expected a divisor of hidden, {run.hidden}")
@@ -189,9 +191,10 @@ def model_shape(run: PublishedRun) -> ModelShape:
     )
 
 
-def _supposed_heads(hidden: int) -> int:
-    """Return a number of heads of 128, or of the next smaller width that divides `hidden`."""
-    return next(hidden // size for size in range(128, 0, -1) if hidden % size == 0)
+def _supposed_heads(hidden: int, tensor: int) -> int:
+    """Return a number of heads that tensor parallelism divides, of a width near 128."""
+    counts = [count for count in range(1, hidden + 1) if hidden % count == 0 and count % tensor == 0]
+    return min(counts, key=lambda count: abs(math.log(hidden / count / USUAL_HEAD_SIZE)), default=1)
 
 
 def _is_tied(run: PublishedRun, family: Family) -> bool:

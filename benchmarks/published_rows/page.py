@@ -239,10 +239,10 @@ def machine_lines() -> Iterator[str]:
     yield ""
     yield "## Machines"
     yield ""
-    yield "| column gpu has | data sheet | GPUs per node | network of a GPU | memory | origin |"
-    yield "|---|---|---|---|---|---|"
+    yield "| column gpu has | data sheet | GPUs per node | network of a GPU | origin |"
+    yield "|---|---|---|---|---|"
     for machine in MACHINES:
         yield (
             f"| {', '.join(machine.patterns)} | {machine.gpu} | {machine.gpus_per_node} | "
-            f"{machine.network_bytes_per_s / 1e9:g} GB/s | {machine.capacity_gib:g} GiB | {machine.origin} |"
+            f"{machine.network_bytes_per_s / 1e9:g} GB/s | {machine.origin} |"
         )

@@ -43,12 +43,17 @@ def predict(row: PublishedRun | BadRow) -> Prediction:
         return Prediction(row.id, None, None, None, f"cannot be predicted: {error}")
 
 
+OUTSIDE_BYTES = 1.2 * GIB
+"""Memory of a GPU that PyTorch's allocator does not see: the driver's context and NCCL's buffers; supposed."""
+
+
 def _predicted(run: PublishedRun, setting: Setting) -> Prediction:
-    estimated = estimate(setting)
+    estimated, trainer = estimate(setting), setting.trainer
     peaks = estimated.peak_bytes
-    published_peak = peaks[-1] if setting.trainer.logs_last_rank else max(peaks)
-    fits = max(peaks) <= setting.machine.capacity_gib * GIB
-    return Prediction(run.id, estimated.seconds, published_peak / GIB, fits, "; ".join(doubts(run, setting)))
+    peak = {"fullest": max(peaks), "first": peaks[0], "last": peaks[-1]}[trainer.logging_rank]
+    outside = OUTSIDE_BYTES if trainer.meter == "device" else 0
+    fits = max(peaks) + OUTSIDE_BYTES <= estimated.memory_bytes
+    return Prediction(run.id, estimated.seconds, (peak + outside) / GIB, fits, "; ".join(doubts(run, setting)))
 
 
 def doubts(run: PublishedRun, setting: Setting) -> list[str]:

@@ -101,13 +101,18 @@ def _data(run: PublishedRun) -> int:
     return max(1, run.ep // run.cp)
 
 
+SCHEDULES = {"": "1f1b", "none": "1f1b", "zbb": "zb_h1", "zero-bubble": "zb_h1", "zbv-formatted": "zbv"}
+"""Schedules of the catalogue by the name of a source. Primus' zero bubble is ZB-1P; that zbb is too, is supposed."""
+
+
 def _schedule(run: PublishedRun) -> str:
+    name = SCHEDULES.get(run.schedule, run.schedule)
     if run.pp == 1:
         return "1f1b"
-    if run.schedule in ("", "none", "1f1b", "interleaved"):
+    if name in ("1f1b", "interleaved"):
         return "interleaved" if run.vpp > 1 else "1f1b"
-    return run.schedule
+    return name
 
 
 def _chunks(run: PublishedRun) -> int:
-    return run.vpp if run.pp > 1 else 1
+    return run.vpp if run.pp > 1 and _schedule(run) != "zb_h1" else 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -14,6 +14,8 @@ Meter: TypeAlias = Literal["allocated", "reserved", "device"]
 """Meter of a peak: bytes that PyTorch allocated, bytes that it reserved, or bytes of the GPU that are in use."""
 CutRule: TypeAlias = Literal["equal", "by_cost"]
 """Cut of the blocks into stages: equal numbers of blocks; or nanotron's rule, which counts the head."""
+LoggingRank: TypeAlias = Literal["fullest", "first", "last"]
+"""Rank of the pipeline whose peak memory the source publishes."""
 
 
 class Known(NamedTuple):
@@ -32,10 +34,11 @@ class Trainer:
         prefix: First part of the names of its rows.
         source: Part of the column source.
         settings: Fields of `LayerSharding` other than their defaults, each with its origin.
+        row_settings: Function from a row to further fields, which depend on the row.
         cut: Cut of the blocks into stages.
         refuses_few: Fewer micro-batches than stages - 1 are an error.
         meter: Meter of the published peak.
-        logs_last_rank: The published peak is of the last rank, otherwise of the fullest rank.
+        logging_rank: Rank of the published peak.
         origins: Origins of the cut, the meter and the rank.
     """
 
@@ -43,11 +46,47 @@ class Trainer:
     prefix: str
     source: str
     settings: Mapping[str, Known]
+    row_settings: Callable[[PublishedRun], Mapping[str, Any]] = field(default=lambda _run: {})
     cut: CutRule = "equal"
     refuses_few: bool = False
     meter: Meter = "allocated"
-    logs_last_rank: bool = False
+    logging_rank: LoggingRank = "fullest"
     origins: Mapping[str, str] = field(default_factory=dict)
+
+
+def _of_nanotron(run: PublishedRun) -> Mapping[str, Any]:
+    """Return the settings of a nanotron run that depend on its layout.
+
+    Gradients: float32 accumulators; buckets of DistributedDataParallel of 2 bytes where replicas are
+    (src/nanotron/trainer.py); and bfloat16 gradients of a micro-batch, which are held beside other micro-batches in a
+    pipeline (src/nanotron/optim/gradient_accumulator.py).
+
+    Gathered inputs: ``tp_recompute_allgather`` is on by default (src/nanotron/config/parallelism_config.py), as for the
+    runs of two stages, the last ones of scripts/scaling_benchmarks.py, and for the old runs, which notes mark. That all
+    other runs keep the gathered inputs is supposed: only so their memory is explained.
+    """
+    is_recomputed = run.pp == 2 or "old PP runs" in run.note
+    return {"gradient_bytes": 4 + 2 * ((run.dp or 1) > 1) + 2 * (run.pp > 1), "keeps_gathered": not is_recomputed}
+
+
+def _of_titan(run: PublishedRun) -> Mapping[str, Any]:
+    """Return the settings of a torchtitan run that its note names; its selective checkpoints go by operator."""
+    note = run.note.lower()
+    settings: dict[str, Any] = {"hides_tensor": "async" in note and run.tp > 1}
+    if "compile" in note:
+        settings |= {"has_graphs": True, "has_fused_pointwise": True}
+    if run.recompute.lower().startswith("selective"):
+        settings["recompute"] = "alternate"
+    return settings
+
+
+TOY_HIDDEN = 2048
+"""Width of the activations below which a test of Megatron-LM CI is a toy."""
+
+
+def _of_mlmci(run: PublishedRun) -> Mapping[str, Any]:
+    """Return the attention of a test: deterministic tests have no fused kernel; context parallelism needs one."""
+    return {"attention": "unfused"} if run.hidden < TOY_HIDDEN and run.cp == 1 else {}
 
 
 TRAINERS = (
@@ -82,17 +121,22 @@ TRAINERS = (
         prefix="nanotron",
         source="nanotron",
         settings={
-            "has_sequence": Known(True, "supposed: tp_mode REDUCE_SCATTER"),
-            "gradient_bytes": Known(4, "supposed: accumulate_grad_in_fp32"),
+            "has_sequence": Known(True, "nanotron, scripts/scaling_benchmarks.py: TP_MODES REDUCE_SCATTER"),
             "attention": Known("flash_2", "nanotron, src/nanotron/models/llama.py: flash_attn_varlen_func"),
-            "has_fused_gradients": Known(False, "supposed"),
+            "has_fused_gradients": Known(
+                False, "nanotron, src/nanotron/optim/gradient_accumulator.py: bfloat16 gradients are added in float32"
+            ),
             "has_fused_pointwise": Known(False, "nanotron, src/nanotron/models/llama.py: GLUActivation"),
         },
+        row_settings=_of_nanotron,
         cut="by_cost",
         refuses_few=True,
+        logging_rank="first",
         origins={
             "cut": "nanotron, src/nanotron/models/base.py: build_model",
             "refuses_few": "nanotron, src/nanotron/parallel/pipeline_parallel/engine.py: train_batch_iter",
+            "meter": "nanotron, src/nanotron/helpers.py: create_table_log has both; allocated bytes are supposed",
+            "logging_rank": "nanotron, src/nanotron/helpers.py: log_throughput, of the first rank",
         },
     ),
     Trainer(
@@ -100,8 +144,9 @@ TRAINERS = (
         prefix="mlmci",
         source="NVIDIA/Megatron-LM",
         settings={},
-        logs_last_rank=True,
-        origins={"logs_last_rank": "each note: max allocated of the last rank"},
+        row_settings=_of_mlmci,
+        logging_rank="last",
+        origins={"logging_rank": "each note: max allocated of the last rank"},
     ),
     Trainer(
         name="Megatron-Bridge",
@@ -109,11 +154,19 @@ TRAINERS = (
         source="Megatron-Bridge",
         settings={
             "has_sequence": Known(True, "supposed"),
-            "has_fused_loss": Known(True, "supposed"),
-            "hides_gradients": Known(True, "supposed: overlap_grad_reduce"),
-            "hides_weights": Known(True, "supposed: overlap_param_gather"),
-            "hides_tensor": Known(True, "supposed: tp_comm_overlap"),
-            "gradient_bytes": Known(2, "supposed"),
+            "has_fused_loss": Known(
+                True, "Megatron-Bridge, scripts/performance/utils/overrides.py: cross_entropy_fusion_impl te"
+            ),
+            "hides_gradients": Known(
+                True, "Megatron-Bridge, src/megatron/bridge/training/comm_overlap.py: overlap_grad_reduce"
+            ),
+            "hides_weights": Known(
+                True, "Megatron-Bridge, src/megatron/bridge/training/comm_overlap.py: overlap_param_gather"
+            ),
+            "hides_tensor": Known(True, "supposed: tp_comm_overlap of the recipes"),
+            "gradient_bytes": Known(
+                2, "Megatron-Bridge, src/megatron/bridge/perf_recipes/_common.py: grad_reduce_in_fp32 is off"
+            ),
         },
     ),
     Trainer(
@@ -122,15 +175,21 @@ TRAINERS = (
         source="torchtitan",
         settings={
             "zero": Known(3, "column zero"),
-            "has_sequence": Known(True, "supposed"),
-            "gradient_bytes": Known(4, "supposed"),
-            "attention": Known("flash_2", "supposed: scaled_dot_product_attention of PyTorch"),
-            "has_fused_gradients": Known(False, "supposed"),
-            "hides_gradients": Known(True, "supposed: FSDP2"),
-            "hides_weights": Known(True, "supposed: FSDP2"),
+            "has_sequence": Known(True, "torchtitan, torchtitan/parallelisms/parallelize_llama.py: SequenceParallel"),
+            "gradient_bytes": Known(
+                4, "torchtitan, torchtitan/parallelisms/parallelize_llama.py: reduce_dtype float32"
+            ),
+            "attention": Known(
+                "flash_2", "torchtitan, torchtitan/models/llama/model.py: scaled_dot_product_attention of PyTorch"
+            ),
+            "has_fused_gradients": Known(False, "supposed: autograd of PyTorch"),
+            "has_fused_pointwise": Known(False, "supposed: autograd of PyTorch; notes name runs that are compiled"),
+            "hides_gradients": Known(True, "supposed: prefetches of FSDP2"),
+            "hides_weights": Known(True, "supposed: prefetches of FSDP2"),
         },
+        row_settings=_of_titan,
         meter="reserved",
-        origins={"meter": "supposed: max_reserved_gib"},
+        origins={"meter": "supposed: max_reserved_gib of torchtitan's metrics"},
     ),
     Trainer(
         name="Primus",
@@ -144,7 +203,9 @@ TRAINERS = (
         source="llm-foundry",
         settings={
             "gradient_bytes": Known(4, "supposed"),
-            "attention": Known("flash_1", "supposed: attn_impl triton"),
+            "attention": Known(
+                "flash_1", "llm-foundry, scripts/train/benchmarking/submit_benchmarks.py: attn_impl triton until 2024"
+            ),
             "has_fused_gradients": Known(False, "supposed"),
             "hides_gradients": Known(True, "supposed: FSDP"),
             "hides_weights": Known(True, "supposed: FSDP"),
@@ -156,11 +217,11 @@ TRAINERS = (
         source="InternEvo",
         settings={
             "zero": Known(1, "column zero: optimizer states are split over 8 GPUs"),
-            "gradient_bytes": Known(2, "supposed"),
-            "attention": Known("flash_2", "supposed"),
+            "gradient_bytes": Known(2, "supposed: gradients in the number type of the weights"),
+            "attention": Known("flash_2", "InternEvo, configs/7B_sft.py: use_flash_attn; version 2 is supposed"),
             "has_fused_gradients": Known(False, "supposed"),
-            "hides_gradients": Known(True, "supposed"),
-            "hides_weights": Known(True, "supposed"),
+            "hides_gradients": Known(True, "InternEvo, configs/7B_sft.py: overlap_sync_grad"),
+            "hides_weights": Known(False, "InternEvo, configs/7B_sft.py: overlap_sync_param is off"),
         },
     ),
 )
@@ -176,22 +237,13 @@ def trainer_of(run: PublishedRun) -> Trainer:
     return next((trainer for trainer in TRAINERS if run.id.startswith(f"{trainer.prefix}-")), OTHER)
 
 
-TOY_HIDDEN = 2048
-"""Width of the activations below which a test of Megatron-LM CI is a toy."""
-
-
 def sharding_of(run: PublishedRun, trainer: Trainer, data: int) -> LayerSharding:
     """Return the split of the run's layers; `data` is the number of copies of the pipeline."""
     settings = {name: known.value for name, known in trainer.settings.items()}
     settings["has_sequence"] = settings.get("has_sequence", False) and run.tp > 1
     settings["zero"] = settings.get("zero", _zero(run))
     settings["recompute"] = _recompute(run) or settings.get("recompute", "none")
-    if "async" in run.note.lower() and run.tp > 1:
-        settings["hides_tensor"] = True
-    if "compile" in run.note.lower():
-        settings |= {"has_graphs": True, "has_fused_pointwise": True}
-    if trainer.prefix == "mlmci" and run.hidden < TOY_HIDDEN and run.cp == 1:
-        settings["attention"] = "unfused"  # supposed: these tests are deterministic; context parallelism needs a kernel
+    settings |= trainer.row_settings(run)
     return LayerSharding(
         tensor=run.tp, context=run.cp, expert=run.ep, data=data, precision=_precision(run.dtype), **settings
     )
