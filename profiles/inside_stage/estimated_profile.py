@@ -34,6 +34,8 @@ from pipesched.profiles.inside_stage.sharding import LayerSharding
 
 HOST_OPERATOR_S = 60e-6
 """Time of the host for one kernel of ours, in PyTorch without graphs: several launches, autograd and Python."""
+HOST_EXPERT_S = 500e-6
+"""Time of the host for a permutation of tokens or a product per expert: sorting, counts that the host reads, loops."""
 HOST_COLLECTIVE_S = 250e-6
 """Time of the host for one collective."""
 
@@ -68,8 +70,12 @@ class StageClock:
         device_s = max(kernels_s, hidden_s) + shown_s
         if sharding.has_graphs:
             return device_s
-        collectives = [c for c in layer_pass.collectives if self._size(c.group) > 1]
-        return max(device_s, len(layer_pass.operators) * HOST_OPERATOR_S + len(collectives) * HOST_COLLECTIVE_S)
+        host_s = sum(
+            HOST_EXPERT_S if operator.kind in ("permute", "group_matmul") else HOST_OPERATOR_S
+            for operator in layer_pass.operators
+        )
+        host_s += HOST_COLLECTIVE_S * sum(self._size(c.group) > 1 for c in layer_pass.collectives)
+        return max(device_s, host_s)
 
     def collective_s(self, collective: Collective) -> float:
         """Return the seconds of an exchange; 0 in a group of one GPU."""
