@@ -259,7 +259,9 @@ def _zero(run: PublishedRun) -> int:
 
 def _precision(dtype: str) -> MatmulPrecision:
     text = dtype.lower()
-    if "fp8" in text or "fp4" in text:
+    if "fp4" in text:
+        return "float4"
+    if "fp8" in text:
         return "float8"
     if text.startswith("fp16"):
         return "float16"

@@ -30,7 +30,7 @@ from pipesched.profiles.inside_stage.layer_operators import (
 )
 from pipesched.profiles.inside_stage.model_shape import ModelShape
 from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind, GroupName, Operator
-from pipesched.profiles.inside_stage.sharding import LayerSharding
+from pipesched.profiles.inside_stage.sharding import LINEAR_BYTES, LayerSharding
 
 HOST_OPERATOR_S = 60e-6
 """Time of the host for one kernel of ours, in PyTorch without graphs: several launches, autograd and Python."""
@@ -157,7 +157,7 @@ def estimated_profile(
         selective_recompute=sharding.recompute == "selective",
         flash_attention=sharding.attention != "unfused",
     )
-    dtype = "bfloat16" if sharding.precision == "float8" else sharding.precision
+    dtype = "bfloat16" if sharding.precision in LINEAR_BYTES else sharding.precision
     provenance = estimated_provenance(f"{gpu.name}, estimated", dtype, optimizer, execution)
     return Profile(shape.name, layers, provenance)
 

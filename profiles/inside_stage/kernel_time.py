@@ -8,9 +8,10 @@ incomplete wave leave multiprocessors idle; small tiles and short inner dimensio
     memory     bytes / (share of the bandwidth)
     seconds    launch + longer of both + exposed share x shorter of both
 
-A product in float8 reads elements of one byte, and its tiles fill their pipelines with twice the columns. In a training
-run power limits the clock: computation takes 1 / `sustained` of its time alone, memory traffic does not.
-The library chooses the fastest tile; so does the model. All other kernels are attention, or only move bytes.
+A product in float8 reads elements of one byte, and its tiles fill their pipelines with twice the columns, in float4
+with nearly four times as many. In a training run power limits the clock: computation takes 1 / `sustained` of its time
+alone, memory traffic does not. The library chooses the fastest tile; so does the model. All other kernels are attention,
+or only move bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import math
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Gpu, KernelCurve
 from pipesched.profiles.inside_stage.operators import Operator
-from pipesched.profiles.inside_stage.sharding import AttentionKernel, MatmulPrecision
+from pipesched.profiles.inside_stage.sharding import LINEAR_BYTES, AttentionKernel, MatmulPrecision
 
 _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128))
 """Rows and columns of the tiles of a product, the largest first."""
@@ -34,7 +35,8 @@ def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision, attention
     Args:
         operator: The kernel.
         gpu: The GPU, with its number of multiprocessors and a curve of its kernels.
-        precision: Number type of matrix products; in float8 all but the linear layers run in bfloat16.
+        precision: Number type of matrix products; in float8 and float4 all but the linear layers run in
+            bfloat16.
         attention: Kernel of attention.
 
     Raises:
@@ -43,7 +45,7 @@ def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision, attention
     curve = gpu.kernels
     if curve is None:
         raise ProfileError(f"gpu {gpu.name}: got no kernels, expected the name of a curve, as kernels: a100")
-    if precision == "float8" and not operator.is_linear:
+    if precision in LINEAR_BYTES and not operator.is_linear:
         precision = "bfloat16"
     if operator.kind in ("matmul", "group_matmul"):
         return _product_s(operator, gpu, curve, precision)
@@ -57,7 +59,7 @@ def _product_s(operator: Operator, gpu: Gpu, curve: KernelCurve, precision: Matm
     """Return the seconds of a product of matrices, or of one product per expert."""
     multiprocessors = _multiprocessors(gpu)
     rate = curve.matmul * gpu.sustained * _reachable(gpu, precision) / multiprocessors
-    depth = curve.pipeline_depth * (2 if precision == "float8" else 1)
+    depth = curve.pipeline_depth * 2 / LINEAR_BYTES.get(precision, 2)
     compute_s = math.inf
     for rows, columns in _TILES:
         waves = operator.batch * -(-operator.rows // rows) * -(-operator.columns // columns) / multiprocessors
@@ -91,7 +93,7 @@ def _reachable(gpu: Gpu, precision: MatmulPrecision) -> float:
             f"gpu {gpu.name}: flops_per_s: got no {precision}, expected one of {', '.join(gpu.flops_per_s)}; "
             "try another precision, or add the number to its file"
         )
-    share = gpu.float8_efficiency if precision == "float8" else None
+    share = gpu.float8_efficiency if precision in LINEAR_BYTES else None
     return peak * (gpu.efficiency if share is None else share)
 
 

@@ -9,7 +9,8 @@ all-reduce (arXiv:2205.05198, section 4.2.2).
 
 A linear layer has three products: forward (T, k) x (k, n), gradient of the input (T, n) x (n, k), and gradient of the
 weights (n, T) x (T, k). All other kernels only move bytes. In float8 two of them quantize the input and the gradient of
-the output, which they read once and write twice, by rows and by columns, as Transformer Engine does for its products.
+the output, which they read once and write twice, by rows and by columns, as Transformer Engine does for its products;
+an input that a norm makes needs no kernel of its own. Float4 does the same with fewer bytes.
 The weights are quantized once per step, the logits and the router stay in bfloat16.
 """
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pipesched.profiles import FLOAT32_BYTES
 from pipesched.profiles.inside_stage.model_shape import LatentAttention, ModelShape
 from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind, GroupName, Operator, OperatorKind
-from pipesched.profiles.inside_stage.sharding import LayerSharding
+from pipesched.profiles.inside_stage.sharding import LINEAR_BYTES, LayerSharding
 
 _TOKEN_BYTES = 8
 """Bytes of the number of a token."""
@@ -81,7 +82,7 @@ class _Passes:
     """The passes of a layer while its kernels are added, forward and backward together."""
 
     element_bytes: int
-    is_float8: bool = False
+    linear_bytes: float
     parameters: int = 0
     expert_parameters: int = 0
     forward: list[Operator] = field(default_factory=list)
@@ -121,20 +122,26 @@ class _Passes:
         kind: OperatorKind = "group_matmul" if experts else "matmul"
         flops = 2 * count * rows * inputs * outputs
         arrived, left, weights = count * rows * inputs, count * rows * outputs, count * inputs * outputs
-        read = 1 if self.is_float8 and is_linear else e
+        read = self.linear_bytes if is_linear else e
         product = Operator(name, kind, flops, 0, 0, count, rows, outputs, inputs, is_linear)
-        if read < e:
+        if read < e and not (self.forward and self.forward[-1].name.endswith("norm")):
             self.moved(f"{name} cast", (e + 2 * read) * arrived, 0)
-        self.forward.append(replace(product, num_bytes=read * (arrived + weights) + e * left, saved_bytes=e * saved))
-        self.backward_input.append(
-            replace(product, num_bytes=read * (left + weights) + e * arrived, columns=inputs, inner=outputs)
+        forward_bytes, input_bytes, weight_bytes = (
+            round(read * (one + other)) + result
+            for one, other, result in (
+                (arrived, weights, e * left),
+                (left, weights, e * arrived),
+                (arrived, left, 2 * FLOAT32_BYTES * weights),
+            )
         )
+        self.forward.append(replace(product, num_bytes=forward_bytes, saved_bytes=e * saved))
+        self.backward_input.append(replace(product, num_bytes=input_bytes, columns=inputs, inner=outputs))
         if read < e:  # the passes backward are in reverse order
             self.moved(f"{name} cast", 0, (e + 2 * read) * left)
         self.backward_weight.append(
             replace(
                 product,
-                num_bytes=read * (arrived + left) + 2 * FLOAT32_BYTES * weights,
+                num_bytes=weight_bytes,
                 rows=outputs,
                 columns=inputs,
                 inner=rows,
@@ -205,7 +212,7 @@ class _LayerMaker:
         self.gathered_bytes = self.element_bytes * self.tokens * shape.hidden
 
     def _passes(self) -> _Passes:
-        return _Passes(self.element_bytes, self.sharding.precision == "float8")
+        return _Passes(self.element_bytes, LINEAR_BYTES.get(self.sharding.precision, self.element_bytes))
 
     def embedding(self) -> TransformerLayer:
         e, shape = self.element_bytes, self.shape

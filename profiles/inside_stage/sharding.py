@@ -18,8 +18,10 @@ Recomputation: TypeAlias = Literal["none", "selective", "alternate", "full"]
 all kernels that only move bytes (torchtitan's selective checkpoints); every block."""
 AttentionKernel: TypeAlias = Literal["unfused", "flash_1", "flash_2", "fused"]
 """Kernel of attention: a matrix of scores in memory; FlashAttention 1 or 2; the newest fused kernel of the GPU."""
-MatmulPrecision: TypeAlias = Literal["float32", "bfloat16", "float16", "float8"]
-"""Number type of matrix products; float8 keeps weights and activations between layers in bfloat16."""
+MatmulPrecision: TypeAlias = Literal["float32", "bfloat16", "float16", "float8", "float4"]
+"""Number type of matrix products; float8 and float4 keep weights and activations between layers in bfloat16."""
+LINEAR_BYTES = {"float8": 1.0, "float4": 0.5625}
+"""Bytes of an element of a linear layer's inputs, where they are fewer than between layers; float4 with its scales."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
