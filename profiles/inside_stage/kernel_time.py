@@ -10,8 +10,8 @@ incomplete wave leave multiprocessors idle; small tiles and short inner dimensio
 
 A product in float8 reads elements of one byte, and its tiles fill their pipelines with twice the columns, in float4
 with nearly four times as many. In a training run power limits the clock: computation takes 1 / `sustained` of its time
-alone, memory traffic does not. The library chooses the fastest tile; so does the model. All other kernels are attention,
-or only move bytes.
+alone, memory traffic does not. The library chooses the fastest tile; so does the model. All other kernels are
+attention, or only move bytes.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class _Passes:
         if read < e and not (self.forward and self.forward[-1].name.endswith("norm")):
             self.moved(f"{name} cast", (e + 2 * read) * arrived, 0)
         forward_bytes, input_bytes, weight_bytes = (
-            round(read * (one + other)) + result
-            for one, other, result in (
+            round(read * (left_factor + right_factor)) + result
+            for left_factor, right_factor, result in (
                 (arrived, weights, e * left),
                 (left, weights, e * arrived),
                 (arrived, left, 2 * FLOAT32_BYTES * weights),
