@@ -23,6 +23,8 @@ from published_rows.setting import Setting
 
 NODE_LATENCY_S = 5e-6
 """Latency of a message inside a node, supposed."""
+HALF_BYTES = 2
+"""Bytes of a weight in float16 or bfloat16."""
 NETWORK_LATENCY_S = 10e-6
 """Latency of a message between nodes, supposed."""
 
@@ -61,7 +63,7 @@ def estimate(setting: Setting) -> IterationEstimate:
         profile.cost_of_layers(first, last) if first < last else StageCost(forward_s=0.0, backward_s=0.0)
         for first, last in setting.cut.bounds()
     )
-    costs = StageCosts(stages)
+    costs = StageCosts(tuple(_with_buffers(stage, setting) for stage in stages))
     if is_tied and setting.depth > 1:
         weights = -(-setting.shape.vocab // setting.sharding.tensor) * setting.shape.hidden
         costs = replace(costs, tied_bytes=setting.sharding.gradient_bytes * weights)
@@ -70,6 +72,13 @@ def estimate(setting: Setting) -> IterationEstimate:
         raise ValueError(f"schedule is {setting.schedule!r}; {predicted.reason}")  # noqa: TRY004 -- a reason
     peaks = tuple(predicted.peak_bytes.get(rank, 0) for rank in range(setting.depth))
     return IterationEstimate(predicted.seconds, peaks, gpu.memory_bytes)
+
+
+def _with_buffers(stage: StageCost, setting: Setting) -> StageCost:
+    """Return a stage with the buffers of the trainer, and the gradients that its step copies."""
+    parameters = stage.weight_bytes // HALF_BYTES
+    step_bytes = setting.trainer.step_gradient_bytes * parameters // setting.sharding.data
+    return replace(stage, optimizer_bytes=stage.optimizer_bytes + setting.trainer.buffer_bytes + step_bytes)
 
 
 @lru_cache(maxsize=4096)

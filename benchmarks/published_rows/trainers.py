@@ -38,6 +38,8 @@ class Trainer:
         cut: Cut of the blocks into stages.
         refuses_few: Fewer micro-batches than stages - 1 are an error.
         meter: Meter of the published peak.
+        buffer_bytes: Buffers of the trainer besides weights, states and activations [bytes].
+        step_gradient_bytes: Further bytes of a gradient in the shard that the step updates.
         logging_rank: Rank of the published peak.
         origins: Origins of the cut, the meter and the rank.
     """
@@ -50,6 +52,8 @@ class Trainer:
     cut: CutRule = "equal"
     refuses_few: bool = False
     meter: Meter = "allocated"
+    buffer_bytes: int = 0
+    step_gradient_bytes: int = 0
     logging_rank: LoggingRank = "fullest"
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -67,6 +71,11 @@ def _of_nanotron(run: PublishedRun) -> Mapping[str, Any]:
     """
     is_recomputed = run.pp == 2 or "old PP runs" in run.note
     return {"gradient_bytes": 4 + 2 * ((run.dp or 1) > 1) + 2 * (run.pp > 1), "keeps_gathered": not is_recomputed}
+
+
+def _of_bigscience(run: PublishedRun) -> Mapping[str, Any]:
+    """Return the gradients of the runs with DeepSpeed's BF16_Optimizer, which holds bfloat16 and float32 ones."""
+    return {"gradient_bytes": 6} if "Rebalancing layers" in run.note else {}
 
 
 def _of_titan(run: PublishedRun) -> Mapping[str, Any]:
@@ -108,13 +117,24 @@ TRAINERS = (
         source="bigscience",
         settings={
             "zero": Known(1, "column zero"),
-            "gradient_bytes": Known(6, "bfloat16 and float32: DeepSpeed, deepspeed/runtime/bf16_optimizer.py"),
+            "gradient_bytes": Known(
+                2,
+                "bigscience, train/tr11-176B-ml/chronicles-prequel.md: float16, until the table Rebalancing layers, "
+                "from which on 4 bytes more are held",
+            ),
             "attention": Known("unfused", "supposed: FlashAttention is newer than these runs"),
-            "has_fused_gradients": Known(False, "supposed"),
-            "recompute": Known("full", "column recompute"),
+            "has_fused_gradients": Known(False, "supposed: gradients are no float32"),
+            "recompute": Known("full", "bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm: --checkpoint-activations"),
         },
+        row_settings=_of_bigscience,
         meter="device",
-        origins={"meter": "notes: nvidia-smi on first and last nodes"},
+        buffer_bytes=2_000_000_000,
+        step_gradient_bytes=4,
+        origins={
+            "meter": "bigscience, train/tr11-176B-ml/chronicles-prequel.md: nvidia-smi on the first and the last node",
+            "buffer_bytes": "DeepSpeed, deepspeed/runtime/zero/config.py: reduce and allgather buckets of 5e8 elements",
+            "step_gradient_bytes": "DeepSpeed, deepspeed/runtime/zero/stage_1_and_2.py: float32 gradients of the shard",
+        },
     ),
     Trainer(
         name="nanotron (Ultra-Scale Playbook)",
@@ -134,8 +154,8 @@ TRAINERS = (
         logging_rank="first",
         origins={
             "cut": "nanotron, src/nanotron/models/base.py: build_model",
-            "refuses_few": "nanotron, src/nanotron/parallel/pipeline_parallel/engine.py: train_batch_iter",
             "meter": "nanotron, src/nanotron/helpers.py: create_table_log has both; allocated bytes are supposed",
+            "refuses_few": "nanotron, src/nanotron/parallel/pipeline_parallel/engine.py: train_batch_iter",
             "logging_rank": "nanotron, src/nanotron/helpers.py: log_throughput, of the first rank",
         },
     ),
