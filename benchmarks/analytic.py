@@ -2,8 +2,8 @@
 
     python benchmarks/analytic.py [--out benchmarks/results/analytic.md]
 
-No number is fitted: the GPU's figures come from its data sheet, and the efficiency is the fastest published matrix
-product (`profiles/data/gpus/a100.json`). All published runs are of Megatron-LM on A100s of 80 GB, in nodes of eight
+No number is fitted to these rows: the GPU's figures come from its data sheet, and its kernels have the curve of
+`profiles/data/kernels/a100.json`. All published runs are of Megatron-LM on A100s of 80 GB, in nodes of eight
 with 200 Gb/s for each GPU (`--machine dgx-a100`).
 """
 
@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from textwrap import fill
+from typing import Any
 
 from report import arguments_of, show
 
 import pipesched
 from pipesched import Profile, Schedule
 from pipesched.profiles.clusters import of_nodes
-from pipesched.profiles.costs import GptShape
-from pipesched.profiles.io import load_gpu, load_machine
+from pipesched.profiles.costs import LayerSharding
+from pipesched.profiles.inside_stage import ModelShape, estimated_profile, fabric_of
+from pipesched.profiles.io import load_gpu, load_machine, model_shape
 from pipesched.schedules.transforms import recompute
 from pipesched.workflows.simulating import Simulation
 
@@ -46,11 +48,17 @@ class Row:
         return self.estimated / self.published - 1
 
 
+def gpt(layers: int, width: int, heads: int, context: int) -> ModelShape:
+    """Return the shape of a GPT with dropout."""
+    name = f"gpt:layers={layers},width={width},heads={heads},context={context},vocab={VOCAB}"
+    return replace(model_shape(name), has_dropout=True)
+
+
 ZERO_BUBBLE = {
-    "1.5B": (GptShape(22, 2304, 24, 1024, VOCAB), 8, 6),
-    "6.2B": (GptShape(30, 4096, 32, 1024, VOCAB), 8, 3),
-    "14.6B": (GptShape(46, 5120, 40, 1024, VOCAB), 16, 1),
-    "28.3B": (GptShape(62, 6144, 48, 1024, VOCAB), 32, 1),
+    "1.5B": (gpt(22, 2304, 24, 1024), 8, 6),
+    "6.2B": (gpt(30, 4096, 32, 1024), 8, 3),
+    "14.6B": (gpt(46, 5120, 40, 1024), 16, 1),
+    "28.3B": (gpt(62, 6144, 48, 1024), 32, 1),
 }
 """arXiv:2401.10241v1, table 3: model, stages, samples of a micro-batch. The outer two stages have a layer less."""
 
@@ -83,43 +91,46 @@ MEMORY_GB = {
 }
 """Ibid., table 12: the fullest GPU under 1F1B, by model and micro-batches."""
 
-LAYER_MS = {
+LAYER_MS: dict[str, tuple[dict[str, Any], float, float]] = {
     "as it is": ({}, 7.7, 11.9),
-    "sequence parallelism": ({"sequence_parallel": True}, 7.2, 11.8),
-    "selective recomputation": ({"selective_recompute": True}, 7.7, 13.2),
-    "both": ({"sequence_parallel": True, "selective_recompute": True}, 7.2, 13.1),
+    "sequence parallelism": ({"has_sequence": True}, 7.2, 11.8),
+    "selective recomputation": ({"recompute": "selective"}, 7.7, 13.2),
+    "both": ({"has_sequence": True, "recompute": "selective"}, 7.2, 13.1),
 }
 """arXiv:2205.05198, table 4: a layer of the model of 22B, four samples on 8 GPUs: forward and backward."""
 
 RECOMPUTING = {
-    "22B": (GptShape(48, 6144, 64, 2048, VOCAB), 1, 1, 1, 4, 1.42, 1.10),
-    "175B": (GptShape(96, 12288, 96, 2048, VOCAB), 8, 3, 64, 1, 18.13, 13.75),
-    "530B": (GptShape(105, 20480, 128, 2048, VOCAB), 35, 3, 280, 1, 49.05, 37.83),
-    "1T": (GptShape(128, 25600, 160, 2048, VOCAB), 64, 1, 512, 1, 94.42, 71.49),
+    "22B": (gpt(48, 6144, 64, 2048), 1, 1, 1, 4, 1.42, 1.10),
+    "175B": (gpt(96, 12288, 96, 2048), 8, 3, 64, 1, 18.13, 13.75),
+    "530B": (gpt(105, 20480, 128, 2048), 35, 3, 280, 1, 49.05, 37.83),
+    "1T": (gpt(128, 25600, 160, 2048), 64, 1, 512, 1, 94.42, 71.49),
 }
 """Ibid., tables 3 and 5: stages, chunks, micro-batches, samples of each; seconds of an iteration when everything is
 computed again, and when attention alone is, with sequence parallelism. Eight GPUs share every layer."""
 
 SCALING = (
-    ("1.7B", GptShape(24, 2304, 24, 2048, VOCAB), 1, 1, 32, 512, 137),
-    ("3.6B", GptShape(30, 3072, 32, 2048, VOCAB), 2, 1, 64, 512, 138),
-    ("7.5B", GptShape(36, 4096, 32, 2048, VOCAB), 4, 1, 128, 512, 142),
-    ("18.4B", GptShape(40, 6144, 48, 2048, VOCAB), 8, 1, 256, 1024, 135),
-    ("39.1B", GptShape(48, 8192, 64, 2048, VOCAB), 8, 2, 512, 1536, 138),
-    ("76.1B", GptShape(60, 10240, 80, 2048, VOCAB), 8, 4, 1024, 1792, 140),
-    ("145.6B", GptShape(80, 12288, 96, 2048, VOCAB), 8, 8, 1536, 2304, 148),
-    ("310.1B", GptShape(96, 16384, 128, 2048, VOCAB), 8, 16, 1920, 2160, 155),
-    ("529.6B", GptShape(105, 20480, 128, 2048, VOCAB), 8, 35, 2520, 2520, 163),
-    ("1008B", GptShape(128, 25600, 160, 2048, VOCAB), 8, 64, 3072, 3072, 163),
+    ("1.7B", gpt(24, 2304, 24, 2048), 1, 1, 32, 512, 137),
+    ("3.6B", gpt(30, 3072, 32, 2048), 2, 1, 64, 512, 138),
+    ("7.5B", gpt(36, 4096, 32, 2048), 4, 1, 128, 512, 142),
+    ("18.4B", gpt(40, 6144, 48, 2048), 8, 1, 256, 1024, 135),
+    ("39.1B", gpt(48, 8192, 64, 2048), 8, 2, 512, 1536, 138),
+    ("76.1B", gpt(60, 10240, 80, 2048), 8, 4, 1024, 1792, 140),
+    ("145.6B", gpt(80, 12288, 96, 2048), 8, 8, 1536, 2304, 148),
+    ("310.1B", gpt(96, 16384, 128, 2048), 8, 16, 1920, 2160, 155),
+    ("529.6B", gpt(105, 20480, 128, 2048), 8, 35, 2520, 2520, 163),
+    ("1008B", gpt(128, 25600, 160, 2048), 8, 64, 3072, 3072, 163),
 )
 """arXiv:2104.04473, table 1: GPUs that share a layer, stages, all GPUs, batch, TFLOP/s of each in an iteration."""
 
 
-def estimated(shape: GptShape, samples: int, tensor_parallel: int = 1, **how: bool) -> Profile:
-    """Return the profile of a GPT on one of `tensor_parallel` A100s that share its layers."""
-    return pipesched.analytic_profile(
-        shape.name, GPU, [samples], tensor_parallel=tensor_parallel, dtype="float16", optimizer="adam", **how
-    ).profile
+def estimated(shape: ModelShape, samples: int, tensor: int = 1, **how: Any) -> Profile:
+    """Return the profile of a GPT on one of `tensor` A100s that share its layers.
+
+    Megatron-LM of these papers keeps float16 gradients of float16 weights, and has no FlashAttention.
+    """
+    sharding = LayerSharding(tensor=tensor, precision="float16", gradient_bytes=2, attention="unfused", **how)
+    fabric = fabric_of(NODE)
+    return estimated_profile(shape, sharding, load_gpu(GPU), fabric, [samples], "adam")
 
 
 def iteration(profile: Profile, schedule: Schedule, partition: Sequence[int], num_ranks: int) -> Simulation:
@@ -180,7 +191,7 @@ def recomputing() -> Iterator[Row]:
         else:
             schedule = pipesched.build("1f1b", stages, microbatches)
         full = iteration(estimated(shape, samples, 8), recompute(schedule), partition, stages)
-        profile = estimated(shape, samples, 8, sequence_parallel=True, selective_recompute=True)
+        profile = estimated(shape, samples, 8, has_sequence=True, recompute="selective")
         selective = iteration(profile, schedule, partition, stages)
         yield Row(f"{name}, all again", full_s, full.makespan_s)
         yield Row(f"{name}, attention again", selective_s, selective.makespan_s)
@@ -196,9 +207,9 @@ def scaling() -> Iterator[Row]:
         yield Row(f"{name}, {gpus} GPUs, t = {gpus_per_layer}, p = {stages}", published_s, run.makespan_s)
 
 
-def published_flops(shape: GptShape, batch: int) -> float:
+def published_flops(shape: ModelShape, batch: int) -> float:
     """Return the operations of an iteration with full recomputation (arXiv:2104.04473, equation 3)."""
-    s, h, depth = shape.context, shape.width, shape.layers
+    s, h, depth = shape.sequence, shape.hidden, shape.layers
     return 96 * batch * s * depth * h**2 * (1 + s / (6 * h) + shape.vocab / (16 * depth * h))
 
 
@@ -260,8 +271,8 @@ def report() -> Iterator[str]:
         f"`python benchmarks/analytic.py`, {datetime.now(UTC):%Y-%m-%d}. Nothing was measured here: published numbers "
         "are those of the papers that are named, and ours are estimated for an A100 of 80 GB: "
         f"{peak:.4g} TFLOP/s x {gpu.efficiency}, {bandwidth:.4g} TB/s, {link:.4g} GB/s each way inside a node, 25 GB/s "
-        "between nodes. The efficiency is that of the fastest product of matrices that was measured on one, and not "
-        "fitted to any row. An error of -20% is an estimate that is a fifth too low.",
+        "between nodes. The curves of its kernels are in profiles/data/kernels, and not fitted to any row. An error of "
+        "-20% is an estimate that is a fifth too low.",
         118,
     )
     for text, rows_of, unit, scale in SECTIONS:

@@ -14,6 +14,7 @@ from .words import BYTES_LIMIT as BYTES_LIMIT
 from .words import DTYPES as DTYPES
 from .words import FLOAT32_BYTES as FLOAT32_BYTES
 from .words import OPTIMIZER_MOMENTS as OPTIMIZER_MOMENTS
+from .words import STRICT as STRICT
 from .words import Backend as Backend
 from .words import Carrier as Carrier
 from .words import DeviceKind as DeviceKind

@@ -1,8 +1,11 @@
-"""The names of optimizers, number types, sizes, devices and message backends."""
+"""The names of optimizers, number types, sizes, devices and message backends, and the strictness of files."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict
 
 OptimizerName: TypeAlias = Literal["sgd", "momentum", "adam", "adamw"]
 """Optimizers of PyTorch; momentum is SGD with momentum."""
@@ -24,6 +27,9 @@ Dtype: TypeAlias = Literal["float32", "float64", "bfloat16", "float16"]
 """Number types of a model; names of torch dtypes."""
 
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+STRICT: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+"""Pydantic settings for external input: no type conversion, no unknown fields, no infinite numbers."""
 
 FLOAT32_BYTES = 4
 BYTES_LIMIT = 2**63

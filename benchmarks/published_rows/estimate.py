@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import Profile, StageCost, StageCosts
+from pipesched.profiles.costs import LayerSharding, Profile, StageCost, StageCosts
 from pipesched.profiles.inside_stage.collective_time import collective_s
 from pipesched.profiles.inside_stage.estimated_profile import estimated_profile
 from pipesched.profiles.inside_stage.fabric import Fabric
 from pipesched.profiles.inside_stage.model_shape import ModelShape
 from pipesched.profiles.inside_stage.operators import Collective
-from pipesched.profiles.inside_stage.sharding import LayerSharding
 from pipesched.profiles.io import load_gpu
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build

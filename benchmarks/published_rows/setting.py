@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.inside_stage.model_shape import ModelShape
-from pipesched.profiles.inside_stage.sharding import LayerSharding
 from published_rows.cuts import Cut, ImpossibleLayoutError, cut_of
 from published_rows.machines import Machine, machine_of
 from published_rows.models import model_shape

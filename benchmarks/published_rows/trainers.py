@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pipesched.profiles.inside_stage.sharding import LayerSharding, MatmulPrecision, Recomputation
+from pipesched.profiles.costs import LayerSharding, MatmulPrecision, Recomputation
 from published_rows.row import PublishedRun
 
 Meter: TypeAlias = Literal["allocated", "reserved", "device"]

@@ -20,9 +20,9 @@ from pipesched.executor import (
     uses_streams,
 )
 from pipesched.executor.launch.injected_faults import read_fault
-from pipesched.profiles import ProfileError
+from pipesched.profiles import STRICT, ProfileError
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record, record_schema
+from pipesched.profiles.io import NameFromFile, one_line, parse_record, record_schema
 from pipesched.schedules.common import LONGEST_S, faults, shown
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 

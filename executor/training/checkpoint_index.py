@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from pipesched.executor import ExecutionError
-from pipesched.profiles import ProfileError
-from pipesched.profiles.io import STRICT, one_line, parse_record, record_schema
+from pipesched.profiles import STRICT, ProfileError
+from pipesched.profiles.io import one_line, parse_record, record_schema
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import room_bytes, shown
 from pipesched.schedules.formats import read_bytes, read_text, whole_file

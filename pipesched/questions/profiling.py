@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeAlias
 
 from pipesched.executor import LayerSettings
-from pipesched.profiles import Carrier
-from pipesched.schedules.common import MAX_NUMBER, Counts, Description
+from pipesched.profiles import Carrier, OptimizerName
+from pipesched.profiles.costs import LayerSharding
+from pipesched.schedules.common import MAX_NUMBER, Counts, Description, values_of
 
 ProfiledSizes: TypeAlias = Annotated[
     Counts | None,
@@ -58,22 +59,18 @@ class ProfileSettings(LayerSettings):
     ] = True
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
-class EstimateSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateSettings(LayerSharding):
     """The settings of an estimated profile."""
 
-    panel: ClassVar[str] = "Estimate"
+    optimizer: Annotated[
+        OptimizerName, Description("Optimizer from torch.optim, with float32 states.", panel="Estimate")
+    ] = "adamw"
 
-    tensor_parallel: Annotated[
-        int,
-        Description("GPUs that share every layer, over the links of a node.", short="--tp", least=1, most=1024),
-    ] = 1
-    sequence_parallel: Annotated[bool, Description("Share the activations between products too, by tokens.")] = False
-    selective_recompute: Annotated[bool, Description("Recompute attention, so that it keeps nothing.")] = False
-    flash_attention: Annotated[bool, Description("Use FlashAttention, which keeps no whole matrix.")] = False
-    efficiency: Annotated[
-        float | None, Description("Share of the peak FLOP/s in products of matrices (default: as measured).")
-    ] = None
+    @property
+    def sharding(self) -> LayerSharding:
+        """The split of the layers alone."""
+        return LayerSharding(**values_of(self, LayerSharding))
 
 
 NumRanks: TypeAlias = Annotated[

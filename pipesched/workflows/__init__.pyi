@@ -46,7 +46,6 @@ from .notes import unitless_times as unitless_times
 from .notes import unjudged_limit as unjudged_limit
 from .notes import unknown_bytes as unknown_bytes
 from .notes import unknown_to_equations as unknown_to_equations
-from .notes import whole_attention as whole_attention
 from .session import close as close
 from .session import is_rank as is_rank
 from .session import session as session

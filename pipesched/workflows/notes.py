@@ -149,17 +149,6 @@ def gpus_in_all(costs: CostSource, num_devices: int) -> list[str]:
     return [f"a device is {size} GPUs that share its layers: {num_devices} devices are {num_devices * size} GPUs"]
 
 
-def whole_attention(profile: Profile) -> list[str]:
-    """Return a note if an estimate holds the whole matrix of attention, which FlashAttention never makes."""
-    execution = profile.provenance.execution
-    if execution.flash_attention or execution.selective_recompute:
-        return []
-    return [
-        "attention makes its whole matrix of context x context, and keeps it for the backward; "
-        "estimate it with FlashAttention where yours does neither"
-    ]
-
-
 def given_stages(costs: CostSource, num_stages: int | None = None) -> list[str]:
     """Return notes on the graph of a profile: its file gives other stages, or it is too large to cut it anywhere.
 

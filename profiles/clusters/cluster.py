@@ -32,6 +32,7 @@ class Gpu:
         multiprocessors: Number of multiprocessors (compute units of AMD), or None if unknown.
         kernels: The curve of the GPU's kernels, or None if unknown.
         float8_efficiency: Share of the float8 peak that the fastest products reach, or None for `efficiency`.
+        machine: Name of the usual node of the GPU, or None if unknown.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Gpu:
     multiprocessors: int | None = None
     kernels: KernelCurve | None = None
     float8_efficiency: float | None = None
+    machine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,6 @@ from .derived_profiles import profile_of_costs as profile_of_costs
 from .derived_profiles import profile_with_input_share as profile_with_input_share
 from .given_costs import DeviceCost as DeviceCost
 from .given_costs import LayerCosts as LayerCosts
-from .gpt_layers import GptExecution as GptExecution
-from .gpt_layers import GptLayer as GptLayer
-from .gpt_layers import GptShape as GptShape
-from .gpt_layers import Kernel as Kernel
-from .gpt_layers import LayerPass as LayerPass
-from .gpt_layers import Roofline as Roofline
-from .gpt_layers import gpt_layers as gpt_layers
-from .gpt_layers import matrix_product as matrix_product
-from .gpt_profile import gpt_profile as gpt_profile
 from .layer_graph import LayerGraph as LayerGraph
 from .layer_profile import LayerCost as LayerCost
 from .layer_profile import LayerWork as LayerWork
@@ -20,7 +11,6 @@ from .layer_profile import Profile as Profile
 from .measurement import LayerMeasurement as LayerMeasurement
 from .measurement import LayerSplit as LayerSplit
 from .provenance import UNSAID as UNSAID
-from .provenance import LayerExecution as LayerExecution
 from .provenance import Provenance as Provenance
 from .provenance import estimated_provenance as estimated_provenance
 from .reductions import reduction_of as reduction_of
@@ -31,6 +21,13 @@ from .run_costs import costs_of_samples as costs_of_samples
 from .run_samples import WORK_KINDS as WORK_KINDS
 from .run_samples import RunSamples as RunSamples
 from .run_samples import samples_of as samples_of
+from .sample_work import SampleWork as SampleWork
+from .sample_work import TrainingRates as TrainingRates
+from .sharding import LINEAR_BYTES as LINEAR_BYTES
+from .sharding import AttentionKernel as AttentionKernel
+from .sharding import LayerSharding as LayerSharding
+from .sharding import MatmulPrecision as MatmulPrecision
+from .sharding import Recomputation as Recomputation
 from .single_stage import StageCost as StageCost
 from .single_stage import with_input_share as with_input_share
 from .spread import SharingPrice as SharingPrice

@@ -18,6 +18,7 @@ from pipesched.profiles import ProfileError, element_bytes
 from pipesched.profiles.costs.layer_graph import LayerGraph
 from pipesched.profiles.costs.measurement import LayerMeasurement, output_is_saved, saved_bytes, saved_for_weight_bytes
 from pipesched.profiles.costs.provenance import Provenance
+from pipesched.profiles.costs.sample_work import SampleWork
 from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost, working_bytes
 from pipesched.profiles.costs.spread import SharingPrice, Variation, price_among
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
@@ -49,7 +50,7 @@ class LayerCost:
         optimizer_bytes: Bytes of the optimizer's state for these parameters.
         step_s: Seconds of one optimizer step, zeroing the gradients included.
         measurements: Measurements by rising micro-batch size; the sizes are the same for every layer.
-        work: Other work on the weights; None in older profiles, where it counts as 0.
+        work: Other work on the weights; None if unknown, where it counts as 0.
         gradient_bytes: Bytes of the gradients from the first backward to the Step (default: `weight_bytes`).
     """
 
@@ -79,9 +80,10 @@ class Profile(CostSource):
         model: The model's name, as `resolve_model` reads it.
         layers: The layers, in order.
         provenance: Device, settings and versions of the measurement or estimate.
-        variation: Variation of the seconds of forward and backward of the whole model between runs; None in older
-            profiles, or after a single run.
+        variation: Variation of the seconds of forward and backward of the whole model between runs; None if
+            unknown, as after a single run.
         sharing: Slowdown of processes that share one core, by rising number of processes; empty if not measured.
+        sample_work: Work of a sample and peak of the GPU, for rates of training; None for measured profiles.
         graph: The edges between the layers if they are nodes of a graph; None for a chain.
     """
 
@@ -90,6 +92,7 @@ class Profile(CostSource):
     provenance: Provenance
     variation: Variation | None = None
     sharing: tuple[SharingPrice, ...] = ()
+    sample_work: SampleWork | None = None
     graph: LayerGraph | None = field(default=None, compare=False)
 
     is_measured: ClassVar[bool] = True
@@ -117,7 +120,7 @@ class Profile(CostSource):
 
     @property
     def gpus_per_device(self) -> int:
-        return self.provenance.execution.tensor_parallel
+        return 1 if self.provenance.sharding is None else self.provenance.sharding.num_gpus
 
     @property
     def measured_cpu(self) -> str:

@@ -48,8 +48,8 @@ class LayerMeasurement:
         input_saved: Whether autograd keeps the input's storage.
         output_saved: Whether autograd keeps the output's storage.
         output_is_input: Whether input and output have the same storage, as in a reshaping layer.
-        split: The backward in two halves. None for the first layer, which has no I, if PyTorch cannot split the
-            backward, and in older profiles.
+        split: The backward in two halves. None for the first layer, which has no I, and if PyTorch cannot split the
+            backward.
         launch_s: Seconds that the host takes to launch forward and backward on a GPU; None on other devices, or if not
             measured.
         working_bytes: Peak memory of the backward besides its inputs, from the peak of a GPU's allocator; None on other

@@ -6,25 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pipesched.profiles import DeviceKind, OptimizerName
+from pipesched.profiles.costs.sharding import LINEAR_BYTES, LayerSharding
 from pipesched.schedules import Yardstick
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerExecution:
-    """The settings of the computation of layers.
-
-    Attributes:
-        tensor_parallel: Number of GPUs that share every layer, and are one device of a pipeline.
-        sequence_parallel: These GPUs also split the activations between the matrix products, and the messages, by
-            tokens.
-        selective_recompute: Attention is recomputed in the backward, and keeps no bytes.
-        flash_attention: Attention is one operation that never has its whole matrix in memory, as in FlashAttention.
-    """
-
-    tensor_parallel: int = 1
-    sequence_parallel: bool = False
-    selective_recompute: bool = False
-    flash_attention: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +27,7 @@ class Provenance:
         host_cores: Cores available to the measuring process.
         versions: (name, version) of the libraries.
         date: UTC, ISO 8601.
-        execution: Settings of the computation of the layers.
+        sharding: Split and computation of the layers of an estimate; None for measured layers, each on one device.
         yardstick: Speed of the machine during the measurement; None if unknown, as for estimates.
     """
 
@@ -60,15 +43,15 @@ class Provenance:
     versions: tuple[tuple[str, str], ...]
     date: str
     kind: DeviceKind = "cpu"
-    execution: LayerExecution = LayerExecution()
+    sharding: LayerSharding | None = None
     yardstick: Yardstick | None = None
 
 
-def estimated_provenance(device: str, dtype: str, optimizer: OptimizerName, execution: LayerExecution) -> Provenance:
+def estimated_provenance(device: str, optimizer: OptimizerName, sharding: LayerSharding) -> Provenance:
     """Return the provenance of an estimate for a GPU, of now; arguments as the fields of `Provenance`."""
     return Provenance(
         device=device,
-        dtype=dtype,
+        dtype="bfloat16" if sharding.precision in LINEAR_BYTES else sharding.precision,
         threads=0,
         companions=0,
         optimizer=optimizer,
@@ -79,7 +62,7 @@ def estimated_provenance(device: str, dtype: str, optimizer: OptimizerName, exec
         versions=(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         kind="cuda",
-        execution=execution,
+        sharding=sharding,
     )
 
 

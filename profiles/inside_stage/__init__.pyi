@@ -1,6 +1,7 @@
 from .collective_time import collective_s as collective_s
 from .estimated_profile import estimated_profile as estimated_profile
 from .fabric import Fabric as Fabric
+from .fabric import fabric_of as fabric_of
 from .kernel_time import kernel_s as kernel_s
 from .model_shape import Experts as Experts
 from .model_shape import LatentAttention as LatentAttention
@@ -10,7 +11,4 @@ from .operators import CollectiveKind as CollectiveKind
 from .operators import GroupName as GroupName
 from .operators import Operator as Operator
 from .operators import OperatorKind as OperatorKind
-from .sharding import LayerSharding as LayerSharding
-from .sharding import Recomputation as Recomputation
-from .training_rates import TrainingRates as TrainingRates
-from .training_rates import training_rates as training_rates
+from .sharding import require_divided as require_divided

@@ -10,8 +10,8 @@ from pipesched.profiles import FLOAT32_BYTES, OPTIMIZER_MOMENTS, OptimizerName
 from pipesched.profiles.clusters import Gpu
 from pipesched.profiles.costs import (
     LayerCost,
-    LayerExecution,
     LayerMeasurement,
+    LayerSharding,
     LayerSplit,
     LayerWork,
     Profile,
@@ -30,7 +30,7 @@ from pipesched.profiles.inside_stage.layer_operators import (
 )
 from pipesched.profiles.inside_stage.model_shape import ModelShape
 from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind, GroupName, Operator
-from pipesched.profiles.inside_stage.sharding import LINEAR_BYTES, LayerSharding
+from pipesched.profiles.inside_stage.sharding import require_divided
 
 HOST_OPERATOR_S = 60e-6
 """Time of the host for one kernel of ours, in PyTorch without graphs: several launches, autograd and Python."""
@@ -120,7 +120,7 @@ def estimated_profile(
     Raises:
         ProfileError: The split does not divide the model, or the data sheet lacks a number that is needed.
     """
-    sharding.require_possible(shape)
+    require_divided(shape, sharding)
     clock = StageClock(gpu, fabric, sharding)
     sizes = list(microbatch_sizes)
 
@@ -151,15 +151,9 @@ def estimated_profile(
         ),
         cost("head", heads),
     )
-    execution = LayerExecution(
-        tensor_parallel=sharding.tensor,
-        sequence_parallel=sharding.has_sequence,
-        selective_recompute=sharding.recompute == "selective",
-        flash_attention=sharding.attention != "unfused",
-    )
-    dtype = "bfloat16" if sharding.precision in LINEAR_BYTES else sharding.precision
-    provenance = estimated_provenance(f"{gpu.name}, estimated", dtype, optimizer, execution)
-    return Profile(shape.name, layers, provenance)
+    provenance = estimated_provenance(f"{gpu.name}, estimated", optimizer, sharding)
+    work = shape.sample_work(gpu.flops_per_s[sharding.precision])
+    return Profile(shape.name, layers, provenance, sample_work=work)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pipesched.profiles.clusters import Link
+from pipesched.profiles.clusters import Cluster, Link
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.inside_stage.operators import GroupName
-from pipesched.profiles.inside_stage.sharding import LayerSharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,14 @@ class Fabric:
     node_gpus: int
     intra: Link
     inter: Link
+
+
+def fabric_of(node: Cluster) -> Fabric:
+    """Return the links of one GPU of a node; GPUs that share a network interface have equal shares of it."""
+    link = node.inter or node.intra
+    sharing = max(map(len, node.nics), default=1)
+    inter = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / sharing)
+    return Fabric(len(node.devices), node.intra, inter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ import math
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Gpu, KernelCurve
+from pipesched.profiles.costs import LINEAR_BYTES, AttentionKernel, MatmulPrecision
 from pipesched.profiles.inside_stage.operators import Operator
-from pipesched.profiles.inside_stage.sharding import LINEAR_BYTES, AttentionKernel, MatmulPrecision
 
 _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128))
 """Rows and columns of the tiles of a product, the largest first."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pipesched.profiles import FLOAT32_BYTES
+from pipesched.profiles.costs import LINEAR_BYTES, LayerSharding
 from pipesched.profiles.inside_stage.model_shape import LatentAttention, ModelShape
 from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind, GroupName, Operator, OperatorKind
-from pipesched.profiles.inside_stage.sharding import LINEAR_BYTES, LayerSharding
 
 _TOKEN_BYTES = 8
 """Bytes of the number of a token."""

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipesched.profiles.costs import SampleWork
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
@@ -229,6 +231,16 @@ class ModelShape:
                 weights += self.feed_forward_weights(experts.topk * experts.ffn + experts.shared_ffn)
         joined = 2 * self.hidden**2 * self.predicted_tokens
         return weights + joined + (1 + self.predicted_tokens) * self.vocab * self.hidden
+
+    def sample_work(self, peak_flops_per_s: float, *, halves_attention: bool = False) -> SampleWork:
+        """Return the work of a sample in training, for a GPU with this peak of dense matrix products [FLOP/s].
+
+        Args:
+            peak_flops_per_s: The peak in the number type of training.
+            halves_attention: Count half of the square of attention, as recent Megatron-LM and Megatron-Bridge do.
+        """
+        flops = self.flops_per_token(halves_attention=halves_attention) * self.sequence
+        return SampleWork(tokens=self.sequence, flops=flops, peak_flops_per_s=peak_flops_per_s)
 
     def flops_per_token(self, *, halves_attention: bool = False) -> int:
         """Return the floating-point operations of forward and backward for a token, without recomputation.

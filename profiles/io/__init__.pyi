@@ -4,7 +4,6 @@ from .cluster_json import read_cluster as read_cluster
 from .cost_tables import load_cost_table as load_cost_table
 from .cost_tables import load_layer_costs as load_layer_costs
 from .cost_tables import load_stage_costs as load_stage_costs
-from .faults import STRICT as STRICT
 from .faults import in_our_words as in_our_words
 from .faults import one_line as one_line
 from .faults import require_no_faults as require_no_faults

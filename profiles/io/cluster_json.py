@@ -233,6 +233,7 @@ class _Gpu(Record):
     multiprocessors: Annotated[int, Field(gt=0, le=100_000)] | None = None
     kernels: Annotated[str, Field(max_length=40)] | _KernelCurve | None = None
     float8_efficiency: _Share | None = None
+    machine: Text | None = None
 
 
 def read_gpu(text: str, file: str, name: str, load_curve: Callable[[str], KernelCurve]) -> Gpu:

@@ -1,18 +1,11 @@
-"""Faults of an input: settings for strict reading, and messages of one line."""
+"""Faults of an input, in messages of one line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pipesched.profiles import ProfileError
-
-if TYPE_CHECKING:
-    from pydantic import ConfigDict
-
-STRICT: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
-"""Pydantic settings for external input: no type conversion, no unknown fields, no infinite numbers."""
 
 _SHOWN = 3
 _WORDS = {

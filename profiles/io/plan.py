@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import LayerExecution
+from pipesched.profiles.costs import LayerSharding
 from pipesched.schedules import Yardstick
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
@@ -51,10 +51,10 @@ class Plan:
         compression: Compression of the messages between stages.
         predicted: The prediction of the planner.
         origin: Profile and cluster of the plan, in a few words.
-        execution: Settings of the computation of the layers in the profile.
+        sharding: Split and computation of the layers in the profile; None for measured layers.
         dtype: Data type of the weights and activations in the profile, or empty if unknown.
         yardstick: Speed of the machine that measured the profile, or None if unknown.
-        cluster: Cluster of the plan; None in a file of version 1.
+        cluster: Cluster of the plan; None if unknown.
     """
 
     model: str
@@ -65,7 +65,7 @@ class Plan:
     compression: MessagePrecision | None
     predicted: Predicted
     origin: str = ""
-    execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
+    sharding: LayerSharding | None = None
     dtype: str = ""
     yardstick: Yardstick | None = None
     cluster: Cluster | None = None

@@ -1,4 +1,4 @@
-"""A plan as JSON: ``{"format": "pipesched-plan", "version": 2, "model": ..., "schedule_spec": {...}, ...}``."""
+"""A plan as JSON: ``{"format": "pipesched-plan", "version": 3, "model": ..., "schedule_spec": {...}, ...}``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipesched.profiles.io.cluster_json import ClusterRecord, cluster_fields
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
 from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import ExecutionRecord, Record, Seconds, Text, YardstickRecord, parse_record
+from pipesched.profiles.io.validation import Record, Seconds, Sharding, Text, YardstickRecord, parse_record
 from pipesched.schedules.transforms import Placement, RecomputeWhen, ScheduleSpec
 
 _ADVICE = "correct it, or make the plan again"
@@ -55,7 +55,7 @@ class _Plan(Record):
     becomes: ClassVar[type] = Plan
 
     format: PlanFormat
-    version: Literal[1, 2]
+    version: Literal[3]
     model: Text
     schedule_spec: _ScheduleSpecRecord
     partition: Annotated[tuple[_Least1, ...], Field(min_length=1, max_length=100_000)]
@@ -64,7 +64,7 @@ class _Plan(Record):
     compression: MessagePrecision | None
     predicted: _Predicted
     origin: Text = ""
-    execution: ExecutionRecord = ExecutionRecord()
+    sharding: Sharding | None = None
     dtype: Text = ""
     yardstick: YardstickRecord | None = None
     cluster: ClusterRecord | None = None
@@ -111,7 +111,7 @@ def plan_text(plan: Plan, file: str) -> str:
     Raises:
         ProfileError: The plan has invalid numbers, such as NaN.
     """
-    fields = {"format": PLAN_FORMAT, "version": 2, **asdict(replace(plan, cluster=None))}
+    fields = {"format": PLAN_FORMAT, "version": 3, **asdict(replace(plan, cluster=None))}
     fields["cluster"] = None if plan.cluster is None else cluster_fields(plan.cluster)
     text = json.dumps(fields, indent=1) + "\n"
     read_plan(text, file)

@@ -1,11 +1,6 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 9, "model": ..., "layers": [...], ...}``.
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 10, "model": ..., "layers": [...], ...}``.
 
-Version 2 adds the split into I and W to each measurement (``split``). Version 3 adds copies of weights to each layer
-(``work``), and the kind of the device; earlier versions were measured on CPUs. Version 4 adds the variation of the
-seconds (``variation``), version 5 the price of sharing a core (``sharing``), version 6 the execution of the layers
-(``execution``), version 7 the speed of the machine (``yardstick``). Version 8 adds to each measurement the launch time
-of a GPU's host (``launch_s``) and the working memory of a backward (``working_bytes``). Version 9 adds the bytes of the
-gradients to each layer (``gradient_bytes``).
+Earlier versions are not read: a profile of an earlier version is measured again, or estimated again.
 """
 
 from __future__ import annotations
@@ -32,16 +27,16 @@ from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import (
     Bytes,
     Count,
-    ExecutionRecord,
     Factors,
     Record,
+    SampleWorkRecord,
     Seconds,
+    Sharding,
     Text,
     VariationRecord,
     YardstickRecord,
     falling,
     parse_record,
-    version_faults,
 )
 
 _ADVICE = "correct it, or measure the profile again"
@@ -111,7 +106,7 @@ class _Provenance(Record):
     versions: Annotated[dict[Text, Text], Field(max_length=100)]
     date: Text
     kind: DeviceKind = "cpu"
-    execution: ExecutionRecord = ExecutionRecord()
+    sharding: Sharding | None = None
     yardstick: YardstickRecord | None = None
 
     def parts(self) -> dict[str, Any]:
@@ -129,16 +124,13 @@ class _Profile(Record):
     becomes: ClassVar[type] = Profile
 
     format: Literal["pipesched-profile"]
-    version: Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
+    version: Literal[10]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
     variation: VariationRecord | None = None
-    sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] | None = None
-
-    def parts(self) -> dict[str, Any]:
-        parts = super().parts()
-        return {**parts, "sharing": parts["sharing"] or ()}
+    sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] = ()
+    sample_work: SampleWorkRecord | None = None
 
 
 def read_profile(text: str, file: str) -> Profile:
@@ -149,7 +141,7 @@ def read_profile(text: str, file: str) -> Profile:
     """
     record = parse_record(_Profile, text, file, _ADVICE)
     profile: Profile = replace(record.value(), model=NameFromFile(record.model, file))
-    require_no_faults(file, _inconsistencies(profile) + _falling(record) + _version_faults(record), _ADVICE)
+    require_no_faults(file, _inconsistencies(profile) + _falling(record), _ADVICE)
     return profile
 
 
@@ -167,31 +159,14 @@ def profile_text(profile: Profile, file: str) -> str:
     fields = asdict(replace(profile, graph=None))
     del fields["graph"]  # a file has a chain
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 9, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 10, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
 
-def _version_faults(record: _Profile) -> list[str]:
-    """Return a fault for each field that is later than the version of the file, or missing in it."""
-    named: list[tuple[str, Record, str, int]] = []
-    for index, layer in enumerate(record.layers):
-        named += [(f"layers.{index}", layer, name, since) for name, since in (("work", 3), ("gradient_bytes", 9))]
-        named += [
-            (f"layers.{index}.measurements.{number}", measurement, name, since)
-            for number, measurement in enumerate(layer.measurements)
-            for name, since in (("split", 2), ("launch_s", 8), ("working_bytes", 8))
-        ]
-    named.append(("provenance", record.provenance, "kind", 3))
-    named.append(("provenance", record.provenance, "execution", 6))
-    named.append(("provenance", record.provenance, "yardstick", 7))
-    named += [("profile", record, "variation", 4), ("profile", record, "sharing", 5)]
-    return version_faults(record.version, named)
-
-
 def _falling(record: _Profile) -> list[str]:
     """Return a fault for each field whose deciles, or numbers of processes, fall."""
-    prices = record.sharing or ()
+    prices = record.sharing
     faults = [] if record.variation is None else record.variation.faults("variation")
     faults += falling({f"sharing.{index}.factors": price.factors for index, price in enumerate(prices)})
     numbers = [price.num_processes for price in prices]

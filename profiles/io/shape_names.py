@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import GptShape
 from pipesched.profiles.inside_stage import Experts, LatentAttention, ModelShape
 from pipesched.profiles.io.loading import DATA_FOLDER, read_profile_text
 from pipesched.profiles.io.model_name import read_arguments
@@ -86,6 +85,17 @@ class _Numbers:
     mtp: int | None = None
 
 
+@dataclass(frozen=True)
+class _Gpt:
+    """The numbers of the built-in GPT, by their keys; `models.language_models.gpt` has the same defaults."""
+
+    layers: int = 8
+    width: int = 320
+    heads: int = 8
+    context: int = 128
+    vocab: int = 256
+
+
 _MODEL_FIELDS = {
     "layers": "layers",
     "hidden": "hidden",
@@ -130,13 +140,18 @@ _MOST_OF_OTHERS = 2**31 - 1
 """Largest value of the other keys."""
 
 
-def _given(text: str, rest: str) -> dict[str, Any]:
+def _given(text: str, rest: str, numbers: type = _Numbers) -> dict[str, Any]:
     """Return the numbers in ``key=value,key=value``, each in its range.
+
+    Args:
+        text: The whole name, for messages.
+        rest: The part with the numbers.
+        numbers: The dataclass with the keys.
 
     Raises:
         ProfileError: A key is unknown or repeated, or a value has the wrong type or is out of range.
     """
-    given = read_arguments(text, _Numbers, rest)
+    given = read_arguments(text, numbers, rest)
     for key, got in given.items():
         least, most = 0 if key in _MAY_BE_ZERO else 1, _MOST.get(key, _MOST_OF_OTHERS)
         if not isinstance(got, bool) and not least <= got <= most:
@@ -173,8 +188,7 @@ def _read_config(path: str | Path, name: str) -> ModelShape:
 
 def _built_in_shape(text: str, rest: str) -> ModelShape:
     """Return the shape of the built-in GPT: GPT-2's, with a head of its own and without dropout."""
-    gpt = GptShape(**read_arguments(text, GptShape, rest))
-    gpt.require_possible(repr(text))
+    gpt = _Gpt(**_given(text, rest, _Gpt))
     return ModelShape(
         name=text,
         layers=gpt.layers,
@@ -182,7 +196,7 @@ def _built_in_shape(text: str, rest: str) -> ModelShape:
         ffn=4 * gpt.width,
         heads=gpt.heads,
         kv_heads=gpt.heads,
-        head_size=gpt.width // gpt.heads,
+        head_size=_head_size(text, gpt.width, gpt.heads, "width"),
         vocab=gpt.vocab,
         sequence=gpt.context,
         has_bias=True,
@@ -214,11 +228,13 @@ def _plain_shape(text: str, given: dict[str, Any]) -> ModelShape:
     )
 
 
-def _head_size(text: str, hidden: int, heads: int) -> int:
+def _head_size(text: str, hidden: int, heads: int, key: str = "hidden") -> int:
+    """Return the width of a head; `key` is the name of the width in messages."""
     if hidden % heads:
+        other = ", or append head_size=..." if key == "hidden" else ""
         raise ProfileError(
-            f"model {shown(text)}: hidden: got {hidden}, expected a multiple of heads={heads}; "
-            f"try hidden={-(-hidden // heads) * heads}, or append head_size=..."
+            f"model {shown(text)}: {key}: got {hidden}, expected a multiple of heads={heads}; "
+            f"try {key}={-(-hidden // heads) * heads}{other}"
         )
     return hidden // heads
 

@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipesched.profiles import BYTES_LIMIT, DeviceKind, ProfileError
-from pipesched.profiles.costs import LayerExecution, Variation
-from pipesched.profiles.io.faults import STRICT, in_our_words, one_line
+from pipesched.profiles import BYTES_LIMIT, STRICT, DeviceKind, ProfileError
+from pipesched.profiles.costs import LayerSharding, SampleWork, Variation
+from pipesched.profiles.io.faults import in_our_words, one_line
 from pipesched.schedules import Yardstick
-from pipesched.schedules.common import shown
+from pipesched.schedules.common import faults, shown
 
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 """Seconds, limited so that the square of a sum is finite."""
@@ -171,15 +171,25 @@ def _unquoted(limits: Mapping[str, str]) -> str:
     return limits["discriminator"].strip("'")
 
 
-class ExecutionRecord(Record):
-    """The settings of the computation of layers (default: each layer on one GPU, without options)."""
+def _in_range(sharding: LayerSharding) -> LayerSharding:
+    """Return a split of layers whose numbers are in range; pydantic reports a ValueError as a fault of the file."""
+    for fault in faults(sharding):
+        raise ValueError(f"sharding: {fault}")
+    return sharding
 
-    becomes: ClassVar[type] = LayerExecution
 
-    tensor_parallel: Annotated[int, Field(ge=1, le=65_536)] = 1
-    sequence_parallel: bool = False
-    selective_recompute: bool = False
-    flash_attention: bool = False
+Sharding = Annotated[LayerSharding, AfterValidator(_in_range)]
+"""The split of the layers of an estimated profile."""
+
+
+class SampleWorkRecord(Record):
+    """The work of a sample in a file."""
+
+    becomes: ClassVar[type] = SampleWork
+
+    tokens: Annotated[int, Field(ge=1, lt=2**31)]
+    flops: Annotated[float, Field(gt=0, le=1e30)]
+    peak_flops_per_s: Annotated[float, Field(gt=0, le=1e24)]
 
 
 Factors = Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]

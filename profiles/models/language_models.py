@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import GptShape
+from pipesched.profiles.inside_stage import ModelShape
+from pipesched.profiles.io import model_shape
 from pipesched.profiles.models.model import Model, require_dropout, require_range
 from pipesched.profiles.models.text_data import held_out_next_bytes, next_byte_loss, next_bytes
 
@@ -44,9 +45,9 @@ def gpt(
     Raises:
         ProfileError: The arguments do not fit together.
     """
-    shape = GptShape(layers, width, heads, context, vocab)
-    name = f"{shape.name},dropout={dropout}" + (f",text={text}" if text else "")
-    _check_gpt(name, shape, dropout)
+    numbers = f"gpt:layers={layers},width={width},heads={heads},context={context},vocab={vocab}"
+    name = f"{numbers},dropout={dropout}" + (f",text={text}" if text else "")
+    _check_gpt(name, model_shape(numbers), dropout)
     blocks = tuple(partial(TransformerBlock, width, heads, dropout, layers) for _ in range(layers))
     return Model(
         name,
@@ -58,13 +59,12 @@ def gpt(
     )
 
 
-def _check_gpt(name: str, shape: GptShape, dropout: float) -> None:
-    shape.require_possible(name)
+def _check_gpt(name: str, shape: ModelShape, dropout: float) -> None:
     if shape.vocab < 256:
         raise ProfileError(f"model {name}: vocab: got {shape.vocab}, expected at least 256; raise it")
-    if shape.context > 16384:
+    if shape.sequence > 16384:
         raise ProfileError(
-            f"model {name}: context: got {shape.context}, expected at most 16384; the text is not long enough"
+            f"model {name}: context: got {shape.sequence}, expected at most 16384; the text is not long enough"
         )
     require_dropout(name, dropout)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import final
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import StageCost
-from pipesched.profiles.inside_stage import LayerSharding, ModelShape, estimated_profile
+from pipesched.profiles.costs import LayerSharding, StageCost
+from pipesched.profiles.inside_stage import ModelShape, estimated_profile
 from pipesched.simulator.fast import EqualPipelines
 from pipesched.simulator.planner.candidate_evaluation import lowered
 from pipesched.simulator.planner.layout_bound import (

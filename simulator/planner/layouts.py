@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from pipesched.profiles import OptimizerName, ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Gpu
-from pipesched.profiles.costs import Profile
-from pipesched.profiles.inside_stage import Fabric, LayerSharding, ModelShape, Recomputation, estimated_profile
+from pipesched.profiles.costs import LayerSharding, Profile, Recomputation
+from pipesched.profiles.inside_stage import Fabric, ModelShape, estimated_profile, require_divided
 from pipesched.schedules.builders import find
 from pipesched.simulator.planner.stage_layout import refusal_of
 from pipesched.simulator.search import Setting, divisors
@@ -196,7 +196,7 @@ def _splits(request: LayoutRequest, num_gpus: int) -> Iterator[LayerSharding]:
 def _is_possible(split: LayerSharding, shape: ModelShape) -> bool:
     """Whether a split divides the model."""
     try:
-        split.require_possible(shape)
+        require_divided(shape, split)
     except ProfileError:
         return False
     return True

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import STRICT, ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile
-from pipesched.profiles.io import STRICT, Plan, Predicted
+from pipesched.profiles.io import Plan, Predicted
 from pipesched.schedules import Schedule, ScheduleError, Yardstick
 from pipesched.simulator import Inexact, Scenario, SimulationError, SteadyPace, fast
 from pipesched.simulator.search.setting import Setting
@@ -225,7 +225,7 @@ def plan_of(outcome: Outcome, samples: int, profile: Profile, cluster: Cluster) 
             communication_fraction=None if parts is None else (parts.transfer_s + parts.reduce_s) / outcome.seconds,
         ),
         origin=f"a profile of {provenance.device}; {cluster.origin or 'a cluster'}"[:400],
-        execution=provenance.execution,
+        sharding=provenance.sharding,
         dtype=provenance.dtype,
         yardstick=provenance.yardstick,
         cluster=cluster,

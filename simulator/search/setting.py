@@ -8,8 +8,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
-from pipesched.profiles import MessagePrecision
-from pipesched.profiles.io import STRICT
+from pipesched.profiles import STRICT, MessagePrecision
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build, find, simplest_case
 from pipesched.schedules.transforms import Placement, ScheduleSpec, recompute

@@ -9,7 +9,7 @@ import pytest
 import pipesched
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.program import COMMANDS, make_program
-from pipesched.executor import EmulationSettings, FaultSettings, NumberSettings, Repetitions, RunSettings
+from pipesched.executor import EmulationSettings, FaultSettings, Repetitions, RunSettings
 from pipesched.executor.launch import Measure, RunSpec
 from pipesched.questions import (
     CutSettings,
@@ -32,7 +32,7 @@ QUESTIONS = [
     ("verify", pipesched.verify_rounds, (MeasureSettings, CutSettings)),
     ("train", pipesched.train, (TrainSettings,)),
     ("profile", pipesched.profile, (ProfileSettings,)),
-    ("profile", pipesched.analytic_profile, (NumberSettings, EstimateSettings)),
+    ("profile", pipesched.analytic_profile, (EstimateSettings,)),
     ("profile", pipesched.costs_from_runs, (MessageFacts,)),
     ("profile", pipesched.profile_from_runs, (RunFacts,)),
     ("what-if", pipesched.what_if, (WhatIfSettings, MessageFacts)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -18,10 +18,10 @@ from pipesched.cli.options.values import parse_bytes
 from pipesched.cli.output.notes import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
-from pipesched.executor import NumberSettings
 from pipesched.profiles import io
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.processes import LoadMeter
-from pipesched.questions import EstimateSettings, InputShare, LinkSettings, NumRanks, ProfiledSizes, ProfileSettings
+from pipesched.questions import InputShare, LinkSettings, NumRanks, ProfiledSizes, ProfileSettings
 from pipesched.schedules.common import tuple_of, values_of
 from pipesched.workflows import busy_machine, measuring
 
@@ -42,13 +42,20 @@ class LayerOptions(ProfileSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuOptions(EstimateSettings):
+class GpuOptions:
     """Options for estimating layers."""
+
+    panel: ClassVar[str] = "Estimate"
 
     gpu: Annotated[
         str | None,
         typer.Option(help=f"Estimate for a GPU that is not here, in place of measuring: {_GPUS}, or a file (JSON)."),
     ] = None
+    machine: Annotated[
+        str | None,
+        typer.Option(help="Node of the GPUs, as dgx-h100, or a file (JSON) (default: the usual node of the GPU)."),
+    ] = None
+    sharding: LayerSharding = LayerSharding()  # noqa: RUF009 -- frozen
 
 
 @grouped
@@ -71,9 +78,10 @@ def profile(
     """Measure seconds and bytes of every layer at several micro-batch sizes, or take them from runs (--from).
 
     Measures also an optimizer step, a copy of the weights, a predicted copy, and averaging with a reference model.
-    --gpu estimates all of this for a GPT from FLOPs, bytes and a data sheet. Runs alone give the median and spread of
-    every op of a stage, hand-over and messages, as a file for --stage-costs. Runs and --profile give a profile with the
-    seconds of the runs. --layer-costs and --microbatch-size alone give a profile too.
+    --gpu estimates all of this for a transformer, as llama3-70b, from its operators and a data sheet. Runs alone give
+    the median and spread of every op of a stage, hand-over and messages, as a file for --stage-costs. Runs and
+    --profile give a profile with the seconds of the runs. --layer-costs and --microbatch-size alone give a profile
+    too.
     """
     meter, notes = LoadMeter(), list[str]()
     check_outputs((out, JSON))
@@ -143,11 +151,19 @@ def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:
 
 
 def _estimated(model: str, options: LayerOptions, estimate: GpuOptions) -> ProfileMeasurement:
-    shared, sizes = values_of(options, NumberSettings), options.microbatch_sizes
-    if options != LayerOptions(microbatch_sizes=sizes, **shared):
+    sizes, optimizer = options.microbatch_sizes, options.optimizer
+    if options.dtype != LayerOptions().dtype:
+        raise InputError(
+            f"--dtype: got {options.dtype} with --gpu, expected --precision, the number type of matrix products; "
+            f"try --precision {options.dtype}"
+        )
+    if options != LayerOptions(microbatch_sizes=sizes, optimizer=optimizer):
         raise InputError("profile: got --gpu, and an option of how layers are measured, expected one of them")
     assert estimate.gpu is not None, "as just asked"
-    return pipesched.analytic_profile(model, estimate.gpu, sizes, **shared, **values_of(estimate))
+    settings = values_of(estimate.sharding)
+    return pipesched.analytic_profile(
+        model, estimate.gpu, sizes, machine=estimate.machine, optimizer=optimizer, **settings
+    )
 
 
 @grouped

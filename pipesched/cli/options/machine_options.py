@@ -135,7 +135,7 @@ class MachineOptions:
         Raises:
             InputError: A node of --machine has too few GPUs for its devices.
         """
-        size = profile.provenance.execution.tensor_parallel
+        size = profile.gpus_per_device
         if self.machine is None or size == 1:
             return
         num_gpus = len(io.load_machine(self.machine).devices)

@@ -5,7 +5,7 @@ Names and rules are from DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `schedule.p
 * A PipelineModule runs TrainSchedule, which is 1F1B. (DualPipeVModule has another list than `dualpipe_v`, in which
   forwards and backwards overlap and W are ops of their own.)
 * `partition_method` takes no layers of each stage; ``uniform`` gives the first stages one more layer.
-* The copies of a stage are side by side.
+* The copies of a stage are side by side. ZeRO-1 splits their optimizer states; the pipeline engine takes no more.
 * A PipelineModule computes the given layers: it shares no layer among GPUs, and recomputes whole layers. The layers
   themselves decide how they compute attention.
 * `activation_checkpoint_interval` counts from the first layer of a stage. With the size of the largest stage, every
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 
+from pipesched.profiles.costs import LINEAR_BYTES
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
 
@@ -42,13 +43,14 @@ def deepspeed_config(setting: PipelineSetting) -> str:
         "PipelineModule": {
             "num_stages": setting.num_ranks,
             "partition_method": "uniform",
-            "activation_checkpoint_interval": max(setting.partition) if setting.recomputes else 0,
+            "activation_checkpoint_interval": _interval(setting),
         },
         "config": {
             "train_batch_size": setting.batch_size,
             "train_micro_batch_size_per_gpu": setting.microbatch_size,
             "gradient_accumulation_steps": setting.num_microbatches,
             **({_PRECISIONS[setting.dtype]: {"enabled": True}} if setting.dtype in _PRECISIONS else {}),
+            **({"zero_optimization": {"stage": 1}} if setting.sharding.zero else {}),
         },
     }
     return json.dumps(said, indent=2) + "\n"
@@ -60,17 +62,36 @@ def _require_own_layers(setting: PipelineSetting) -> None:
     Raises:
         ArgumentError: The setting has such layers.
     """
-    execution = setting.execution
-    if execution.tensor_parallel > 1:
+    sharding = setting.sharding
+    for kind in ("tensor", "context", "expert"):
+        size = getattr(sharding, kind)
+        if size > 1:
+            raise ArgumentError(
+                f"{kind} parallelism: got {size}, expected 1, as a PipelineModule of {_NAME} shares no layer "
+                "among GPUs; estimate the profile without it"
+            )
+    if sharding.zero > 1:
         raise ArgumentError(
-            f"tensor_parallel: got {execution.tensor_parallel}, expected 1, as a PipelineModule of {_NAME} shares no "
-            "layer among GPUs; profile without it"
+            f"zero: got {sharding.zero}, expected 0 or 1, as a PipelineModule of {_NAME} splits the optimizer states "
+            "alone; estimate the profile with `zero=1`"
         )
-    if execution.selective_recompute and not setting.recomputes:
+    if sharding.recompute in ("selective", "alternate") and not setting.recomputes:
         raise ArgumentError(
-            f"selective_recompute: got it, expected none, as a PipelineModule of {_NAME} recomputes whole layers; "
-            "profile without it, or try `recompute=all`"
+            f"recomputed layers: got {sharding.recompute}, expected none or full, as a PipelineModule of {_NAME} "
+            "recomputes whole layers; estimate the profile with one of them"
         )
+    if sharding.precision in LINEAR_BYTES:
+        raise ArgumentError(
+            f"precision: got {sharding.precision}, expected another, as {_NAME} has none; "
+            "estimate the profile in bfloat16"
+        )
+
+
+def _interval(setting: PipelineSetting) -> int:
+    """Return the layers from one kept input to the next; 0 keeps everything."""
+    if setting.recomputes:
+        return max(setting.partition)
+    return 1 if setting.sharding.recompute == "full" else 0
 
 
 def _require_uniform(partition: tuple[int, ...]) -> None:

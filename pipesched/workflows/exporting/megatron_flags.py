@@ -10,6 +10,8 @@ Names and rules are from `megatron/training/arguments.py` (commit 000c4ac2) and 
 * The width follows from the number of processes. Either the copies of a stage or the ranks of a copy are side by side.
 * The GPUs that share a layer are side by side, before the copies of a stage.
 * Selective recomputation recomputes attention unless other modules are named; there is one granularity.
+* The distributed optimizer is ZeRO-1. The tensor size of experts is the tensor size unless a flag gives another.
+* Gradients of bfloat16 weights are float32 unless a flag says otherwise.
 * Recomputation keeps the input of every n-th transformer layer; n must divide the transformer layers of every stage.
 """
 
@@ -28,6 +30,22 @@ from pipesched.workflows.exporting.pipeline_setting import (
 
 _NAME = "Megatron-LM"
 _PRECISIONS = {"bfloat16": "--bf16", "float16": "--fp16"}
+_SOFTWARE: tuple[tuple[str, object, tuple[str, ...]], ...] = (
+    ("precision", "float8", ("--fp8-format", "hybrid")),
+    ("precision", "float4", ("--fp4-format", "e2m1")),
+    ("gradient_bytes", 2, ("--grad-reduce-in-bf16",)),
+    ("attention", "unfused", ("--attention-backend", "unfused")),
+    ("attention", "flash_1", ("--attention-backend", "flash")),
+    ("attention", "flash_2", ("--attention-backend", "flash")),
+    ("has_fused_gradients", False, ("--no-gradient-accumulation-fusion",)),
+    ("has_fused_pointwise", False, ("--no-bias-swiglu-fusion",)),
+    ("has_fused_loss", True, ("--cross-entropy-loss-fusion",)),
+    ("has_graphs", True, ("--enable-cuda-graph",)),
+    ("hides_gradients", True, ("--overlap-grad-reduce",)),
+    ("hides_weights", True, ("--overlap-param-gather",)),
+    ("hides_tensor", True, ("--tp-comm-overlap",)),
+)
+"""A value of a field of `LayerSharding`, and its flag; other values are the trainer's defaults."""
 
 
 def megatron_flags(setting: PipelineSetting) -> str:
@@ -65,22 +83,47 @@ def megatron_flags(setting: PipelineSetting) -> str:
             ["--recompute-num-layers", str(unit)],
         ]
         comments += [recompute_comment(unit)]
-    elif setting.execution.selective_recompute:
+    elif setting.sharding.recompute == "full":
+        options += [
+            ["--recompute-granularity", "full"],
+            ["--recompute-method", "uniform"],
+            ["--recompute-num-layers", "1"],
+        ]
+    elif setting.sharding.recompute == "selective":
         options += [["--recompute-granularity", "selective"]]
     if setting.dtype in _PRECISIONS:
         options += [[_PRECISIONS[setting.dtype]]]
-    if setting.execution.flash_attention:
-        options += [["--attention-backend", "flash"]]
+    options += [list(flag) for name, value, flag in _SOFTWARE if getattr(setting.sharding, name) == value]
     return bash_array(comments, options)
 
 
 def _sharing(setting: PipelineSetting) -> list[list[str]]:
-    """Return the flags for GPUs that share every layer, or no flags without such GPUs."""
-    execution = setting.execution
-    if execution.tensor_parallel == 1:
-        return []
-    size = ["--tensor-model-parallel-size", str(execution.tensor_parallel)]
-    return [size, ["--sequence-parallel"]] if execution.sequence_parallel else [size]
+    """Return the flags for the GPUs of a stage, or no flags for one GPU.
+
+    Raises:
+        ArgumentError: Megatron-LM has no such sharding, or no such recomputation.
+    """
+    sharding = setting.sharding
+    if sharding.zero > 1:
+        raise ArgumentError(
+            f"zero: got {sharding.zero}, expected 0 or 1, as the distributed optimizer of {_NAME} splits the optimizer "
+            "states alone; estimate the profile with `zero=1`"
+        )
+    if sharding.recompute == "alternate":
+        raise ArgumentError(
+            f"recomputed layers: got alternate, expected none, selective or full, as {_NAME} recomputes no single "
+            "products; estimate the profile with one of them"
+        )
+    sizes = {
+        "--tensor-model-parallel-size": sharding.tensor,
+        "--context-parallel-size": sharding.context,
+        "--expert-model-parallel-size": sharding.expert,
+    }
+    options = [[flag, str(size)] for flag, size in sizes.items() if size > 1]
+    if sharding.expert > 1 and sharding.expert_tensor != sharding.tensor:
+        options += [["--expert-tensor-parallel-size", str(sharding.expert_tensor)]]
+    options += [["--sequence-parallel"]] if sharding.has_sequence else []
+    return options + ([["--use-distributed-optimizer"]] if sharding.zero else [])
 
 
 def _group_size(setting: PipelineSetting) -> list[list[str]]:

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from pipesched.profiles import MessagePrecision
-from pipesched.profiles.costs import LayerExecution
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import find
@@ -29,7 +29,7 @@ class PipelineSetting:
         partition: Layers of each stage.
         microbatch_size: Samples.
         compression: Compression of the messages between stages.
-        execution: Execution of the layers, and the GPUs that share each.
+        sharding: Split and computation of the layers of a stage.
         dtype: Data type of weights and activations; only ``bfloat16`` and ``float16`` are exported.
         is_planned: Whether a plan chose the setting, so that another schedule needs another plan.
     """
@@ -38,7 +38,7 @@ class PipelineSetting:
     partition: tuple[int, ...]
     microbatch_size: int
     compression: MessagePrecision | None = None
-    execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
+    sharding: LayerSharding = LayerSharding()  # noqa: RUF009 -- frozen
     dtype: str = ""
     is_planned: bool = False
 
@@ -50,7 +50,7 @@ class PipelineSetting:
             partition=plan.partition,
             microbatch_size=plan.microbatch_size,
             compression=plan.compression,
-            execution=plan.execution,
+            sharding=plan.sharding or LayerSharding(),
             dtype=plan.dtype,
             is_planned=True,
         )
@@ -84,7 +84,12 @@ class PipelineSetting:
     @property
     def batch_size(self) -> int:
         """Samples of an optimizer step, over all copies."""
-        return self.width * self.num_microbatches * self.microbatch_size
+        return self.width * self.sharding.data * self.num_microbatches * self.microbatch_size
+
+    @property
+    def num_copies(self) -> int:
+        """Copies of each stage with other samples: of the pipelines, and of the GPUs of a stage."""
+        return self.width * self.sharding.data
 
     @property
     def recomputes(self) -> bool:
@@ -99,7 +104,7 @@ class PipelineSetting:
     @property
     def size_text(self) -> str:
         """The number of processes and their roles, for a comment."""
-        gpus = self.execution.tensor_parallel
+        gpus = self.sharding.num_gpus
         shared = f", each rank {gpus} that share its layers" if gpus > 1 else ""
         ranks = f"{self.width} x {self.num_ranks} ranks of {self.schedule}"
         return f"{self.width * self.num_ranks * gpus} processes: {ranks}{shared}"

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
-from pipesched.profiles.costs import LayerExecution, Profile
+from pipesched.profiles.costs import LayerSharding, Profile
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.questions import TrainerName
@@ -93,18 +93,18 @@ class TrainerRule:
 
     Attributes:
         trainer: The trainer.
-        execution: Execution of the layers of the profile.
+        sharding: Split and computation of the layers of the profile.
         dtype: Data type of the profile.
     """
 
     trainer: TrainerName
-    execution: LayerExecution
+    sharding: LayerSharding
     dtype: str
 
     @classmethod
     def of(cls, trainer: TrainerName, profile: Profile) -> TrainerRule:
         """Return the rule of a trainer for plans from a profile."""
-        return cls(trainer, profile.provenance.execution, profile.provenance.dtype)
+        return cls(trainer, profile.provenance.sharding or LayerSharding(), profile.provenance.dtype)
 
     @property
     def is_uniform(self) -> bool:
@@ -126,7 +126,7 @@ def _refusal(rule: TrainerRule, candidate: Setting) -> str | None:
         partition=candidate.partition,
         microbatch_size=candidate.size,
         compression=candidate.compression,
-        execution=rule.execution,
+        sharding=rule.sharding,
         dtype=rule.dtype,
     )
     try:

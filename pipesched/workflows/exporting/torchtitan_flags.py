@@ -19,6 +19,7 @@ Names and rules are from torchtitan 0.3.0 (`config/configs.py`, `distributed/pip
 
 from __future__ import annotations
 
+from pipesched.profiles.costs import LINEAR_BYTES
 from pipesched.schedules.formats import write_csv
 from pipesched.schedules.ops import stages_of
 from pipesched.workflows import ArgumentError
@@ -59,24 +60,29 @@ def torchtitan_flags(setting: PipelineSetting) -> str:
         raise ArgumentError(
             f"dtype: got float16, expected bfloat16 or float32, as {_NAME} has no other; profile in one of them"
         )
+    if setting.sharding.precision in LINEAR_BYTES:
+        raise ArgumentError(
+            f"precision: got {setting.sharding.precision}, expected bfloat16 or float32, as no flag of {_NAME} alone "
+            "turns it on; estimate the profile in one of them"
+        )
+    is_all_bfloat16 = setting.dtype == "bfloat16" and not setting.sharding.zero
     local_batch_size = setting.microbatch_size * (setting.num_microbatches if setting.num_ranks > 1 else 1)
     file, pipeline = _pipeline(setting)
     options = [
-        ["--parallelism.data_parallel_replicate_degree", str(setting.width)],
-        ["--parallelism.data_parallel_shard_degree", "1"],
+        *_copies(setting),
         *_sharing(setting),
         *pipeline,
         ["--training.local_batch_size", str(local_batch_size)],
         ["--training.global_batch_size", str(setting.batch_size)],
-        *([["--training.dtype", "bfloat16"]] if setting.dtype == "bfloat16" else []),
+        *([["--training.dtype", "bfloat16"]] if is_all_bfloat16 else []),
         [f"activation_checkpoint:{_recomputation(setting)}"],
     ]
     comments = [f"{_NAME}, {setting.size_text}", TRANSFORMER_COMMENT, "The last word ends the command line."]
     if setting.recomputes:
         comments += [recompute_comment(1)]
-    elif setting.execution.selective_recompute:
+    elif setting.sharding.recompute == "selective":
         comments += ["Recomputation is of every other product too, where the setting's is of attention alone."]
-    if setting.dtype == "bfloat16":
+    if is_all_bfloat16:
         comments += ["Weights and the optimizer's states are bfloat16 too: mixed precision takes sharded weights here."]
     return file + bash_array(comments, options)
 
@@ -84,16 +90,44 @@ def torchtitan_flags(setting: PipelineSetting) -> str:
 def _recomputation(setting: PipelineSetting) -> str:
     if setting.recomputes:
         return "full"
-    return "selective" if setting.execution.selective_recompute else "none"
+    return "selective" if setting.sharding.recompute == "alternate" else setting.sharding.recompute
 
 
 def _sharing(setting: PipelineSetting) -> list[list[str]]:
-    """Return the options for GPUs that share every layer, or no options without such GPUs."""
-    execution = setting.execution
-    if execution.tensor_parallel == 1:
-        return []
-    degree = ["--parallelism.tensor_parallel_degree", str(execution.tensor_parallel)]
-    return [degree] if execution.sequence_parallel else [degree, ["--parallelism.no-enable-sequence-parallel"]]
+    """Return the options for the GPUs of a stage, or no options for one GPU."""
+    sharding = setting.sharding
+    degrees = {
+        "tensor_parallel_degree": sharding.tensor,
+        "context_parallel_degree": sharding.context,
+        "expert_parallel_degree": sharding.expert,
+        "expert_tensor_parallel_degree": sharding.expert_tensor,
+    }
+    options = [[f"--parallelism.{name}", str(degree)] for name, degree in degrees.items() if degree > 1]
+    if sharding.tensor > 1 and not sharding.has_sequence:
+        options += [["--parallelism.no-enable-sequence-parallel"]]
+    return options
+
+
+def _copies(setting: PipelineSetting) -> list[list[str]]:
+    """Return the options for the copies of a stage.
+
+    Raises:
+        ArgumentError: torchtitan shards no optimizer states alone.
+    """
+    zero, data = setting.sharding.zero, setting.sharding.data
+    if zero == 1:
+        raise ArgumentError(
+            f"zero: got 1, expected 0, 2 or 3, as {_NAME} shards gradients with the optimizer states; estimate the "
+            "profile with `zero=2`"
+        )
+    shards = data if zero else 1
+    options = [
+        ["--parallelism.data_parallel_replicate_degree", str(setting.num_copies // shards)],
+        ["--parallelism.data_parallel_shard_degree", str(shards)],
+    ]
+    if zero:
+        options += [["--parallelism.fsdp_reshard_after_forward", "always" if zero == 3 else "never"]]
+    return options
 
 
 def _pipeline(setting: PipelineSetting) -> tuple[str, list[list[str]]]:

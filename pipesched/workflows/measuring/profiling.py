@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipesched.executor import NumberSettings
-from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Gpu
+from pipesched.profiles.clusters import Cluster, Gpu, Link
 from pipesched.profiles.costs import (
-    GptExecution,
-    GptShape,
     LayerCosts,
     Profile,
     fitted_profile,
-    gpt_profile,
     profile_of_costs,
 )
+from pipesched.profiles.inside_stage import Fabric, ModelShape, estimated_profile, fabric_of
 from pipesched.profiles.io import (
     costs_model,
     gpu_names,
     load_gpu,
     load_layer_costs,
+    load_machine,
+    model_shape,
     profile_text,
-    read_arguments,
     save_profile,
 )
 from pipesched.questions import (
@@ -47,10 +44,8 @@ from pipesched.workflows import (
     require_choice,
     require_kind,
     require_path,
-    require_rate,
     require_some,
     unitless_times,
-    whole_attention,
     with_equal_in_one,
 )
 from pipesched.workflows.arguments import (
@@ -223,85 +218,66 @@ def profile_from_runs(question: RunProfileQuestion) -> ProfileMeasurement:
     )
 
 
-@dataclass(frozen=True)
-class AnalyticQuestion(NumberSettings, EstimateSettings):
+@dataclass(frozen=True, kw_only=True)
+class AnalyticQuestion(EstimateSettings):
     """The question of `analytic_profile`; its fields are the arguments of that function."""
 
-    model: str
-    gpu: str | Path | Gpu
-    microbatch_sizes: ProfiledSizes = None
+    model: str | Path | ModelShape = field(kw_only=False)
+    gpu: str | Path | Gpu = field(kw_only=False)
+    microbatch_sizes: ProfiledSizes = field(default=None, kw_only=False)
+    machine: str | Path | Cluster | None = None
 
 
 @asks(AnalyticQuestion)
 def analytic_profile(question: AnalyticQuestion) -> ProfileMeasurement:
-    """Estimate seconds and bytes of every layer of a GPT from FLOPs, bytes, and the data sheet of a GPU.
+    """Estimate seconds and bytes of every layer of a transformer, from its operators and the data sheet of a GPU.
 
-    An operation takes the longer of its times for FLOPs and for bytes. The layers are as in Megatron-LM, with
-    dropout. The costs are of one GPU; a device of a pipeline is the group of GPUs that share its layers.
+    The costs are of one GPU; a device of a pipeline is the group of GPUs that share its layers. The page
+    docs/inside_a_stage.md explains the estimate.
 
     Args:
-        model: ``gpt``, with arguments as in ``gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200``.
+        model: A preset, as ``llama3-70b``; a configuration, as ``hf:path/config.json``; free numbers, as
+            ``transformer:layers=32,hidden=4096,..``; ``gpt:layers=96,width=12288,..``; or a ModelShape.
         gpu: ``v100``, ``a100``, ``a100-40gb``, ``h100``, ``h100-96gb``, ``h200``, ``h20``, ``h800``, ``b200``,
             ``b300``, ``gb200``, ``gb300``, ``mi300x``, ``mi355x``, ``a10``, ``l4``, ``l40s``, a file (.json), or a Gpu.
+        machine: Node of the GPUs, for the links of the GPUs of a stage: a name, as ``dgx-h100``, a file (.json), or a
+            Cluster (default: the usual node of the GPU, with the link of its data sheet).
 
     Raises:
-        ArgumentError: An argument makes no sense, or the GPUs cannot share the layers.
-        ProfileError: The GPT does not exist.
+        ArgumentError: An argument makes no sense.
+        ProfileError: The model does not exist, the GPUs cannot share its layers, or the data sheet of the GPU lacks a
+            number that is needed.
     """
-    require_kind("model", question.model, str, "the name of a GPT; try gpt:layers=8,width=320")
-    if question.flash_attention and question.selective_recompute:
-        raise ArgumentError(
-            "flash_attention: got it with `selective_recompute`, expected one of them, as it keeps no matrix that "
-            "could be computed again; leave one out"
-        )
-    if question.efficiency is not None:
-        require_rate("efficiency", question.efficiency)
-        if question.efficiency > 1:
-            raise ArgumentError(
-                f"efficiency: got {question.efficiency}, expected a share of the peak, at most 1; try 0.5"
-            )
-    gpu = question.gpu
-    if not isinstance(gpu, Gpu):
-        if not isinstance(gpu, str | Path) or suffix_of(gpu) != ".json":
-            gpu = gpu.lower() if isinstance(gpu, str) else gpu
-            require_choice("gpu", gpu, (*gpu_names(), "a file (.json)"))
-        gpu = load_gpu(gpu)
-    require_choice("dtype", question.dtype, gpu.flops_per_s)
-    shape = _shape(question.model)
-    _require_shared(shape, question.tensor_parallel, question.sequence_parallel)
-    execution = GptExecution(
-        dtype=question.dtype,
-        tensor_parallel=question.tensor_parallel,
-        sequence_parallel=question.sequence_parallel,
-        selective_recompute=question.selective_recompute,
-        flash_attention=question.flash_attention,
-    )
+    require_kind("model", question.model, str | Path | ModelShape, "the name of a model; try llama3-70b")
+    shape = question.model if isinstance(question.model, ModelShape) else model_shape(question.model)
+    if question.has_sequence and question.tensor == 1:
+        raise ArgumentError("has_sequence: got it with one GPU for a matrix, expected more; try `tensor=2`")
+    gpu = _gpu(question.gpu)
     sizes = sorted(set(tuple_of(question.microbatch_sizes or USUAL_SIZES)))
-    estimate = gpt_profile(shape, gpu, sizes, execution, question.optimizer, question.efficiency)
-    return ProfileMeasurement(estimate, tuple(whole_attention(estimate)))
+    fabric = _fabric(question.machine, gpu, question.num_gpus)
+    return ProfileMeasurement(estimated_profile(shape, question.sharding, gpu, fabric, sizes, question.optimizer))
 
 
-def _shape(model: str) -> GptShape:
-    name, _, rest = model.partition(":")
-    if name != "gpt":
-        raise ProfileError(
-            f"model {model!r}: got another than gpt, expected gpt with its arguments: no other is known without a "
-            "measurement; try gpt:layers=8,width=320"
-        )
-    shape = GptShape(**read_arguments(model, GptShape, rest))
-    shape.require_possible(repr(model))
-    return shape
+def _gpu(gpu: str | Path | Gpu) -> Gpu:
+    if isinstance(gpu, Gpu):
+        return gpu
+    if not isinstance(gpu, str | Path) or suffix_of(gpu) != ".json":
+        gpu = gpu.lower() if isinstance(gpu, str) else gpu
+        require_choice("gpu", gpu, (*gpu_names(), "a file (.json)"))
+    return load_gpu(gpu)
 
 
-def _require_shared(shape: GptShape, tensor_parallel: int, sequence_parallel: bool) -> None:
-    if sequence_parallel and tensor_parallel == 1:
+def _fabric(machine: str | Path | Cluster | None, gpu: Gpu, num_gpus: int) -> Fabric:
+    """Return the links of a GPU, from its node; one GPU alone needs no links."""
+    if machine is None and num_gpus == 1:
+        return Fabric(1, Link(), Link())
+    if machine is not None and machine != gpu.machine:
+        require_kind("machine", machine, str | Path | Cluster, "the name of a node, a file, or a Cluster; try dgx-h100")
+        return fabric_of(machine if isinstance(machine, Cluster) else load_machine(machine))
+    if gpu.machine is None:
         raise ArgumentError(
-            "sequence_parallel: got it with one GPU for a layer, expected more; try `tensor_parallel=2`"
+            f"machine: got none, expected the node of the {num_gpus} GPUs of a stage, as the data sheet of {gpu.name} "
+            "names none; try `machine=dgx-h100`"
         )
-    for name in ("heads", "vocab", *(["context"] if sequence_parallel else [])):
-        got = getattr(shape, name)
-        if got % tensor_parallel:
-            raise ArgumentError(
-                f"tensor_parallel: got {tensor_parallel}, expected a divisor of {name}={got}; "
-                f"try a model with {name}={-(-got // tensor_parallel) * tensor_parallel}"
-            )
+    fabric = fabric_of(load_machine(gpu.machine))
+    return replace(fabric, intra=replace(fabric.intra, bandwidth_bytes_per_s=gpu.link_bandwidth_bytes_per_s))

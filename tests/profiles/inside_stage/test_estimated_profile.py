@@ -4,7 +4,8 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Link
-from pipesched.profiles.inside_stage import Fabric, LayerSharding, estimated_profile
+from pipesched.profiles.costs import LayerSharding
+from pipesched.profiles.inside_stage import Fabric, estimated_profile
 from pipesched.profiles.inside_stage.layer_operators import (
     block_layer,
     embedding_layer,
@@ -141,14 +142,18 @@ def test_zero_3_gathers_the_weights_in_each_pass_and_sums_their_gradients():
         (
             "llama3-8b",
             {"tensor": 5},
-            "sharding of llama3-8b: tensor: got 5, expected a divisor of heads=32; try tensor=1",
+            "sharding of llama3-8b: `tensor`: got 5, expected a divisor of heads=32; try `tensor=1`",
         ),
-        ("llama3-8b", {"tensor": 0}, "sharding: tensor: got 0, expected at least 1; raise it"),
-        ("llama3-8b", {"zero": 4}, "sharding: zero: got 4, expected 0 to 3; try zero=1"),
-        ("llama3-8b", {"context": 3}, "context: got 3, expected a divisor of sequence=8192; try context=1"),
-        ("mixtral-8x7b", {"expert": 3, "data": 3}, "expert: got 3, expected a divisor of experts=8; try expert=1"),
-        ("mixtral-8x7b", {"expert": 8, "data": 4}, "expert: got 8 x expert_tensor=1, expected a divisor of the 4 GPUs"),
-        ("mixtral-8x7b", {"expert_tensor": 2, "tensor": 4}, "expert_tensor: got 2, expected 1 or tensor=4; try 1"),
+        ("llama3-8b", {"tensor": 0}, "sharding: tensor: got 0, expected at least 1"),
+        ("llama3-8b", {"zero": 4}, "sharding: zero: got 4, expected at most 3"),
+        ("llama3-8b", {"context": 3}, "`context`: got 3, expected a divisor of sequence=8192; try `context=1`"),
+        ("mixtral-8x7b", {"expert": 3, "data": 3}, "`expert`: got 3, expected a divisor of experts=8; try `expert=1`"),
+        ("mixtral-8x7b", {"expert": 8, "data": 4}, "`expert`: got 8 x 1 GPUs, expected a divisor of the 4 GPUs"),
+        (
+            "mixtral-8x7b",
+            {"expert_tensor": 2, "tensor": 4},
+            "`expert_tensor`: got 2, expected 1 or 4, as `tensor`",
+        ),
     ],
 )
 def test_a_split_that_does_not_divide_the_model_is_refused(model, settings, message):

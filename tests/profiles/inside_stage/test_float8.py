@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.inside_stage.kernel_time import kernel_s
 from pipesched.profiles.inside_stage.layer_operators import block_layer, head_layer
 from pipesched.profiles.inside_stage.operators import Operator
-from pipesched.profiles.inside_stage.sharding import LayerSharding
 from pipesched.profiles.io import load_gpu, model_shape
 
 DENSE, SPARSE = model_shape("llama3-8b"), model_shape("mixtral-8x7b")

@@ -3,7 +3,6 @@
 import pytest
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.inside_stage import training_rates
 from pipesched.profiles.io import model_shape
 
 H100 = 989e12
@@ -23,7 +22,7 @@ GPT_181B = "transformer:layers=72,hidden=14336,heads=64,vocab=250880,seq=2048,ti
 def test_the_full_square_agrees_with_printed_utilization(
     name, num_samples, seconds, num_gpus, tokens_per_s, utilization
 ):
-    rates = training_rates(model_shape(name), num_samples, seconds, num_gpus, H100)
+    rates = model_shape(name).sample_work(H100).rates(num_samples, seconds, num_gpus)
     assert rates.tokens_per_s == pytest.approx(tokens_per_s, rel=0.001)
     assert rates.utilization == pytest.approx(utilization, rel=0.005)
 
@@ -36,7 +35,7 @@ def test_the_full_square_agrees_with_printed_utilization(
     ],
 )
 def test_the_half_square_agrees_with_megatron_bridge(name, num_samples, seconds, num_gpus, tokens_per_s, printed):
-    rates = training_rates(model_shape(name), num_samples, seconds, num_gpus, 5e15, halves_attention=True)
+    rates = model_shape(name).sample_work(5e15, halves_attention=True).rates(num_samples, seconds, num_gpus)
     assert rates.tokens_per_s == pytest.approx(tokens_per_s, rel=0.001)
     assert rates.flops_per_s == pytest.approx(printed, rel=0.005)
 
@@ -44,11 +43,11 @@ def test_the_half_square_agrees_with_megatron_bridge(name, num_samples, seconds,
 def test_megatron_deepspeed_printed_the_work_with_recomputation():
     """BigScience, 181B on 384 A100: a forward pass of all blocks again, which is a third of their model FLOPs."""
     shape = model_shape(GPT_181B)
-    rates = training_rates(shape, 2048, 114.11, 384, 312e12)
+    rates = shape.sample_work(312e12).rates(2048, 114.11, 384)
     head = 6 * shape.vocab * shape.hidden * rates.tokens_per_s
     assert (rates.flops_per_s - head) * 4 / 3 + head == pytest.approx(141.27e12, rel=0.0005)
 
 
 def test_a_utilization_above_one_is_refused_in_one_line():
     with pytest.raises(ProfileError, match=r"got an MFU of 12\.8, expected at most 1: 4096 samples in 0\.1 s .*[^\n]$"):
-        training_rates(model_shape(LLAMA_1B), 4096, 0.1, 128, H100)
+        model_shape(LLAMA_1B).sample_work(H100).rates(4096, 0.1, 128)

@@ -7,8 +7,16 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import LayerExecution, SharingPrice, Variation
-from pipesched.profiles.io import load_cluster, load_profile, save_cluster, save_profile
+from pipesched.profiles.costs import LayerSharding, SampleWork, SharingPrice, Variation
+from pipesched.profiles.io import (
+    gpu_names,
+    load_cluster,
+    load_gpu,
+    load_profile,
+    machine_names,
+    save_cluster,
+    save_profile,
+)
 from pipesched.schedules import Yardstick
 from pipesched.schedules.ops import backward, backward_input
 from tests.profiles.hand_profiles import layer, measurement, profile, split
@@ -22,26 +30,6 @@ CLUSTER = Cluster(
     links=((0, 1, Link(2e-5, 3e9)),),
     origin="by hand",
 )
-
-
-_SINCE = {
-    "split": 2, "work": 3, "kind": 3, "variation": 4, "sharing": 5, "execution": 6, "yardstick": 7, "launch_s": 8,
-    "working_bytes": 8, "gradient_bytes": 9,
-}  # fmt: skip
-
-
-def aged(fields, version):
-    """Return a profile's fields as an earlier version has them."""
-    parts = [
-        fields,
-        fields["provenance"],
-        *fields["layers"],
-        *(m for row in fields["layers"] for m in row["measurements"]),
-    ]
-    for part in parts:
-        for name in [name for name in part if _SINCE.get(name, 0) > version]:
-            del part[name]
-    return fields | {"version": version}
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path):
@@ -63,8 +51,6 @@ def test_how_seconds_vary_is_read_as_it_was_written(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(fields))
     with pytest.raises(ProfileError, match=r"variation.passes: got falling factors, expected rising ones"):
         load_profile(tmp_path / "p.json")
-    (tmp_path / "p.json").write_text(json.dumps(aged(fields, 3)))
-    assert load_profile(tmp_path / "p.json") == profile(layer(measurement(1)))
 
 
 def test_what_sharing_a_core_costs_is_read_as_it_was_written(tmp_path):
@@ -79,13 +65,10 @@ def test_what_sharing_a_core_costs_is_read_as_it_was_written(tmp_path):
         (lambda f: f["sharing"].reverse(), r"sharing: got \[3, 2\] processes, expected numbers that rise"),
         (lambda f: f["sharing"][0]["factors"].reverse(), r"sharing.0.factors: got falling factors"),
         (lambda f: f["sharing"][0].update(num_processes=1), r"sharing.0.num_processes: got 1, expected at least 2"),
-        (lambda f: aged(f, 5) and f.update(version=4), r"profile: got a sharing, expected none in version 4"),
     ):
         path.write_text(edited(json.dumps(written), edit))
         with pytest.raises(ProfileError, match=message):
             load_profile(path)
-    path.write_text(json.dumps(aged(written, 4)))
-    assert load_profile(path) == plain
 
 
 def test_a_cluster_is_read_as_it_was_written(tmp_path):
@@ -100,40 +83,71 @@ def test_a_cluster_written_by_hand_may_leave_out_what_is_usual(tmp_path):
     assert load_cluster(tmp_path / "c.json") == Cluster((Device(), Device(2.0)))
 
 
-def test_a_profile_from_before_copies_were_measured_is_read(tmp_path):
-    path = tmp_path / "old.json"
-    save_profile(profile(layer(measurement(split=split()))), path)
-    path.write_text(json.dumps(aged(json.loads(path.read_text()), 2)))
-    assert load_profile(path) == profile(layer(measurement(split=split()), work=None))
-
-
-def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(tmp_path):
-    path = tmp_path / "old.json"
+def test_a_profile_without_i_and_w_is_read_and_says_so_when_they_are_needed(tmp_path):
+    path = tmp_path / "p.json"
     rows = layer(measurement(split=split())), layer(measurement(split=split()))
     save_profile(profile(*rows), path)
-    path.write_text(json.dumps(aged(json.loads(path.read_text()), 1)))
+    path.write_text(edited(path.read_text(), lambda f: [row["measurements"][0].pop("split") for row in f["layers"]]))
     layer_profile = load_profile(path)
-    assert layer_profile == profile(layer(work=None), layer(work=None))
+    assert layer_profile == profile(layer(), layer())
     costs = layer_profile.costs_of_layers([(0, 1), (1, 2)], 1)
     assert costs.seconds(backward(1, 0)) == 2.0
     with pytest.raises(ProfileError, match=r"got no seconds of I on stage 1 in the costs .*`input_share=0\.5`"):
         costs.seconds(backward_input(1, 0))
 
 
-def test_a_profile_from_before_it_said_how_layers_are_computed_and_how_fast_the_machine_was_is_read(tmp_path):
+def test_the_split_of_layers_the_work_of_a_sample_and_the_speed_of_the_machine_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "p.json"
     plain = profile(layer(measurement(1)))
-    shared = LayerExecution(tensor_parallel=4, sequence_parallel=True, selective_recompute=True)
-    yardstick = Yardstick("cpu", 2, 0.25)
-    said = replace(plain, provenance=replace(plain.provenance, execution=shared, yardstick=yardstick))
+    shared = LayerSharding(tensor=4, has_sequence=True, recompute="selective")
+    work = SampleWork(tokens=2048, flops=1e15, peak_flops_per_s=1e15)
+    provenance = replace(plain.provenance, sharding=shared, yardstick=Yardstick("cpu", 2, 0.25))
+    said = replace(plain, provenance=provenance, sample_work=work)
     save_profile(said, path)
     assert load_profile(path) == said
-    fields = json.loads(path.read_text())
-    path.write_text(json.dumps(aged(fields, 7) | {"version": 5}))
-    with pytest.raises(ProfileError, match=r"provenance: got an execution, expected none in version 5"):
-        load_profile(path)
-    path.write_text(json.dumps(aged(fields, 5)))
-    assert load_profile(path) == plain
+    for edit, message in (
+        (lambda f: f["provenance"]["sharding"].update(tensor=0), "sharding: tensor: got 0, expected at least 1"),
+        (lambda f: f["provenance"]["sharding"].update(tensor="8"), "provenance.sharding.tensor: got '8', expected an"),
+        (lambda f: f["provenance"]["sharding"].update(zero=4), "sharding: zero: got 4, expected at most 3"),
+        (
+            lambda f: f["provenance"]["sharding"].update(recompute="all"),
+            "sharding.recompute: got 'all', expected ",
+        ),
+        (lambda f: f["provenance"]["sharding"].update(pipeline=2), "sharding.pipeline: got an unknown field"),
+        (lambda f: f["sample_work"].update(flops=0), "sample_work.flops: got 0"),
+    ):
+        broken = tmp_path / "broken.json"
+        broken.write_text(edited(path.read_text(), edit))
+        with pytest.raises(ProfileError) as caught:
+            load_profile(broken)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_a_gpu_of_the_table_has_a_source_and_figures_of_the_right_size(name):
+    gpu = load_gpu(name)
+    assert gpu.name == name
+    assert "nvidia" in gpu.origin or "amd.com" in gpu.origin
+    assert "of the peak" in gpu.origin
+    assert "memory as a program sees it" in gpu.origin
+    assert 16e9 <= gpu.memory_bytes < 320e9
+    assert gpu.memory_bytes % 2**20 == 0
+    assert 300e9 <= gpu.memory_bandwidth_bytes_per_s <= 8e12
+    assert 1e13 < gpu.flops_per_s["float32"] < gpu.flops_per_s["float16"] < 1e16
+    assert 32e9 <= gpu.link_bandwidth_bytes_per_s <= 900e9
+    assert 0.5 < gpu.efficiency <= 0.9
+    assert gpu.multiprocessors is not None
+    assert gpu.kernels is not None
+    assert gpu.machine is None or gpu.machine in machine_names()
+
+
+@pytest.mark.parametrize("name", [name for name in gpu_names() if "float8" in load_gpu(name).flops_per_s])
+def test_float8_has_twice_the_peak_and_a_smaller_share_of_it(name):
+    gpu = load_gpu(name)
+    assert gpu.flops_per_s["float8"] == pytest.approx(2 * gpu.flops_per_s["bfloat16"], rel=0.02)
+    assert gpu.float8_efficiency is not None
+    assert gpu.float8_efficiency <= gpu.efficiency
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "profiles" / "data").glob("*.json")), ids=lambda path: path.stem)
@@ -152,13 +166,8 @@ def edited(text, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(version=10), "version: got 10, expected 1, 2, 3, 4, 5, 6, 7, 8 or 9"),
-        (lambda f: f.update(version=1), "layers.0.measurements.0: got a split, expected none in version 1"),
-        (lambda f: f.update(version=2), "layers.0: got a work, expected none in version 2"),
-        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 9"),
-        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 9"),
+        (lambda f: f.update(version=9), "version: got 9, expected 10; correct it, or measure the profile again"),
         (lambda f: f["layers"][1]["work"].update(copy_s=-1), "layers.1.work.copy_s: got -1"),
-        (lambda f: f["layers"][1]["measurements"][0].pop("split"), "layers.1.measurements.0: got no split"),
         (lambda f: f["layers"][1]["measurements"][0]["split"].pop("gradient_bytes"), "gradient_bytes: got nothing"),
         (lambda f: f.update(format="other"), "format: got 'other', expected 'pipesched-profile'"),
         (lambda f: f.pop("model"), "model: got nothing"),

@@ -7,7 +7,7 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import LayerExecution
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.io import Plan, Predicted, load_plan, save_plan
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
@@ -23,7 +23,7 @@ PLAN = Plan(
     predicted=Predicted(0.5, 32.0, (1e9, 2e9, 1e9, 2e9), bubble_fraction=0.2),
     origin="by hand",
     dtype="bfloat16",
-    execution=LayerExecution(tensor_parallel=4, sequence_parallel=True, selective_recompute=True),
+    sharding=LayerSharding(tensor=4, has_sequence=True, recompute="selective"),
     cluster=Cluster(
         (Device(memory_bytes=10**9), Device(node=1)) * 2, Link(1e-6), Link(1e-5, 1e10), nics=((0, 2), (1, 3))
     ),
@@ -53,19 +53,27 @@ def test_a_plan_comes_back_from_its_file(tmp_path, plan):
 def test_its_file_names_itself_and_its_version(tmp_path):
     save_plan(PLAN, tmp_path / "plan.json")
     written = json.loads((tmp_path / "plan.json").read_text())
-    assert (written["format"], written["version"]) == ("pipesched-plan", 2)
+    assert (written["format"], written["version"]) == ("pipesched-plan", 3)
     assert written["schedule_spec"]["width"] == 2
     assert written["predicted"]["memory_bytes"] == [1e9, 2e9, 1e9, 2e9]
 
 
-def test_a_plan_from_before_it_kept_its_machines_and_said_how_layers_are_computed_is_of_one_gpu_each(tmp_path):
+def test_a_plan_of_an_earlier_version_is_refused_in_one_line(tmp_path):
     save_plan(PLAN, tmp_path / "plan.json")
-    written = json.loads((tmp_path / "plan.json").read_text()) | {"version": 1}
+    written = json.loads((tmp_path / "plan.json").read_text()) | {"version": 2}
+    (tmp_path / "plan.json").write_text(json.dumps(written))
+    with pytest.raises(ProfileError, match=r"version: got 2, expected 3; correct it, or make the plan again$"):
+        load_plan(tmp_path / "plan.json")
+
+
+def test_a_plan_by_hand_may_leave_out_its_machines_and_the_split_of_its_layers(tmp_path):
+    save_plan(PLAN, tmp_path / "plan.json")
+    written = json.loads((tmp_path / "plan.json").read_text())
     assert written.pop("cluster")["format"] == "pipesched-cluster"
-    assert written.pop("execution")["tensor_parallel"] == 4
+    assert written.pop("sharding")["tensor"] == 4
     assert written.pop("dtype") == "bfloat16"
     (tmp_path / "plan.json").write_text(json.dumps(written))
-    assert load_plan(tmp_path / "plan.json") == replace(PLAN, execution=LayerExecution(), dtype="", cluster=None)
+    assert load_plan(tmp_path / "plan.json") == replace(PLAN, sharding=None, dtype="", cluster=None)
 
 
 def test_bounds_are_the_sums_of_the_layers():

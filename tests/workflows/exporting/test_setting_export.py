@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import pipesched
-from pipesched.profiles.costs import LayerExecution
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.io import Plan, Predicted, save_plan
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats import to_json
@@ -88,7 +88,7 @@ def changed(setting=UNEVEN, **fields):
     """Return `setting` with other fields, of its schedule or of itself."""
     own = {
         name: fields.pop(name)
-        for name in ("partition", "microbatch_size", "compression", "execution", "dtype")
+        for name in ("partition", "microbatch_size", "compression", "sharding", "dtype")
         if name in fields
     }
     return replace(setting, schedule_spec=replace(setting.schedule_spec, **fields), **own)
@@ -254,8 +254,8 @@ def test_what_no_trainer_can_be_told_is_refused(trainer, fields, said):
 
 
 WHOLE = {"recompute": None}
-AGAIN = LayerExecution(selective_recompute=True)
-SHARED = LayerExecution(tensor_parallel=4, sequence_parallel=True, selective_recompute=True)
+AGAIN = LayerSharding(recompute="selective")
+SHARED = LayerSharding(tensor=4, has_sequence=True, recompute="selective")
 INTERLEAVED = {"name": "interleaved"} | WHOLE
 TWO_LAYERS = {"num_ranks": 2, "partition": (1, 1)} | WHOLE
 ON_ONE_RANK = {"num_ranks": 1, "partition": (12,)} | WHOLE
@@ -277,8 +277,17 @@ HANAYO = {"name": "hanayo", "partition": (1,) * 16} | WHOLE
         ("torchtitan", TWO_LAYERS, "partition: got 2 layers, expected at least 3"),
         ("deepspeed", {"name": "gpipe"}, "schedule: got gpipe, expected 1f1b, as a PipelineModule of DeepSpeed"),
         ("deepspeed", {"placement": "pipeline"}, "placement: got pipeline, expected data, as DeepSpeed"),
-        ("deepspeed", {"execution": SHARED}, "tensor_parallel: got 4, expected 1, as a PipelineModule of DeepSpeed"),
-        ("deepspeed", {"execution": AGAIN} | WHOLE, "selective_recompute: got it, expected none, as a PipelineModule"),
+        ("deepspeed", {"sharding": SHARED}, "tensor parallelism: got 4, expected 1, as a PipelineModule of DeepSpeed"),
+        (
+            "deepspeed",
+            {"sharding": AGAIN} | WHOLE,
+            "recomputed layers: got selective, expected none or full",
+        ),
+        ("megatron", {"sharding": LayerSharding(data=2, zero=2)}, "zero: got 2, expected 0 or 1, as the distributed"),
+        ("megatron", {"sharding": LayerSharding(recompute="alternate")}, "recomputed layers: got alternate, expected"),
+        ("torchtitan", {"sharding": LayerSharding(data=2, zero=1)}, "zero: got 1, expected 0, 2 or 3, as torchtitan"),
+        ("torchtitan", {"sharding": LayerSharding(precision="float8")}, "precision: got float8, expected bfloat16"),
+        ("deepspeed", {"sharding": LayerSharding(data=2, zero=2)}, "zero: got 2, expected 0 or 1, as a PipelineModule"),
         ("deepspeed", {}, "partition: got 4,2,2,4, expected 3,3,3,3, as DeepSpeed takes no layers of each stage"),
     ],
 )
@@ -293,21 +302,46 @@ def test_what_one_trainer_cannot_be_told_is_refused(trainer, fields, said):
     [
         (
             "megatron",
-            {"execution": SHARED} | WHOLE,
+            {"sharding": SHARED} | WHOLE,
             ["--tensor-model-parallel-size 4", "--sequence-parallel", "--recompute-granularity selective"],
         ),
-        ("megatron", {"execution": LayerExecution(tensor_parallel=4)} | WHOLE, ["--tensor-model-parallel-size 4"]),
-        ("megatron", {"execution": AGAIN} | WHOLE, ["--recompute-granularity selective"]),
-        ("megatron", {"execution": LayerExecution(flash_attention=True)} | WHOLE, ["--attention-backend flash"]),
-        ("torchtitan", {"execution": LayerExecution(flash_attention=True)} | WHOLE, []),
+        ("megatron", {"sharding": LayerSharding(tensor=4)} | WHOLE, ["--tensor-model-parallel-size 4"]),
+        ("megatron", {"sharding": AGAIN} | WHOLE, ["--recompute-granularity selective"]),
+        ("megatron", {"sharding": LayerSharding(attention="flash_2")} | WHOLE, ["--attention-backend flash"]),
+        (
+            "megatron",
+            {"sharding": LayerSharding(context=2, expert=4, data=2, zero=1, precision="float8", recompute="full")}
+            | WHOLE,
+            [
+                "--context-parallel-size 2",
+                "--expert-model-parallel-size 4",
+                "--use-distributed-optimizer",
+                "--global-batch-size 64",
+                "--recompute-granularity full",
+                "--recompute-method uniform",
+                "--recompute-num-layers 1",
+                "--fp8-format hybrid",
+            ],
+        ),
         (
             "torchtitan",
-            {"execution": SHARED} | WHOLE,
+            {"sharding": LayerSharding(data=2, zero=3, recompute="alternate")} | WHOLE,
+            [
+                "--parallelism.data_parallel_shard_degree 2",
+                "--parallelism.fsdp_reshard_after_forward always",
+                "--training.global_batch_size 64",
+                "activation_checkpoint:selective",
+            ],
+        ),
+        ("torchtitan", {"sharding": LayerSharding(attention="flash_2")} | WHOLE, []),
+        (
+            "torchtitan",
+            {"sharding": SHARED} | WHOLE,
             ["--parallelism.tensor_parallel_degree 4", "activation_checkpoint:selective"],
         ),
         (
             "torchtitan",
-            {"execution": LayerExecution(tensor_parallel=4)} | WHOLE,
+            {"sharding": LayerSharding(tensor=4)} | WHOLE,
             ["--parallelism.tensor_parallel_degree 4", "--parallelism.no-enable-sequence-parallel"],
         ),
     ],
@@ -316,7 +350,7 @@ def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, sa
     text, plain = export_setting(changed(**fields), trainer), export_setting(changed(**WHOLE), trainer)
     more = [line.strip() for line in text.splitlines() if line not in plain.splitlines() and "#" not in line]
     assert more == said
-    gpus = fields["execution"].tensor_parallel
+    gpus = fields["sharding"].num_gpus
     assert f", {8 * gpus} processes: 2 x 4 ranks of 1f1b" in text
     assert (f", each rank {gpus} that share its layers" in text) == (gpus > 1)
 
@@ -347,7 +381,7 @@ def test_deepspeed_is_told_of_a_precision_in_its_configuration(dtype, key):
     ("trainer", "line"), [("megatron", "--recompute-granularity full"), ("torchtitan", "activation_checkpoint:full")]
 )
 def test_recomputation_of_stages_holds_that_of_attention(trainer, line):
-    text = export_setting(changed(execution=AGAIN), trainer)
+    text = export_setting(changed(sharding=AGAIN), trainer)
     assert text == export_setting(UNEVEN, trainer)
     assert line in text
 

@@ -101,18 +101,6 @@ READERS = {
     "checkpoint": index_from_json,
 }
 TOGETHER = {
-    "profile": {
-        "layers.0.work",
-        "layers.0.gradient_bytes",
-        "layers.0.measurements.0.split",
-        "layers.0.measurements.0.launch_s",
-        "layers.0.measurements.0.working_bytes",
-        "provenance.kind",
-        "provenance.execution",
-        "provenance.yardstick",
-        "variation",
-        "sharing",
-    },
     "run-costs": {"variation", "yardstick", "stages.0.work.F"},
     "job": {"job.emulate", "model", "is_finite_checked", "has_green_contexts"},
 }

@@ -1,7 +1,8 @@
-"""`pipesched.analytic_profile`: costs of a GPU that is not there, and what of it makes no sense."""
+"""`pipesched.analytic_profile`: costs of a GPU that is not there, and invalid arguments."""
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,17 +10,19 @@ import pytest
 from matplotlib.figure import Figure
 
 import pipesched
+from pipesched.profiles.io import load_gpu, model_shape
 from pipesched.workflows import ArgumentError
 
 estimate: Any = partial(pipesched.analytic_profile, "gpt:layers=4,width=512,heads=8,context=256,vocab=512")
-GPU = pipesched.Gpu("mine", 10**10, {"float32": 1e13}, 1e12, 1e11, 0.5, "mine")
+GPU = replace(load_gpu("a100"), name="mine", machine=None)
 
 
 @pytest.mark.slow
 def test_an_estimate_is_a_profile_that_everything_takes(tmp_path):
-    estimated = estimate("h100", [4, 1, 1], dtype="bfloat16", tensor_parallel=2)
+    estimated = estimate("h100", [4, 1, 1], tensor=2)
     assert estimated.profile.microbatch_sizes == (1, 4)
-    assert "h100 of 79.18 GiB, estimated: 794.2 TFLOP/s in bfloat16" in estimated.table().caption
+    assert estimated.table().caption == "h100, estimated"
+    assert estimated.profile.gpus_per_device == 2
     assert len(estimated.to_frame()) == 2 * 6
     assert isinstance(estimated.plot(), Figure)
     estimated.save(tmp_path / "gpt.json")
@@ -35,11 +38,15 @@ def test_an_estimate_is_a_profile_that_everything_takes(tmp_path):
     assert "estimated" in planned.plan.origin
 
 
-def test_a_gpu_and_a_share_of_its_peak_may_be_given():
-    whole, half = (estimate(GPU, [1], efficiency=share).profile for share in (1.0, 0.5))
-    product_s = 2 * 256 * 512 * 3 * 512 / 1e13
-    assert half.layers[1].measurements[0].forward_s > whole.layers[1].measurements[0].forward_s + product_s
-    assert estimate(GPU, [1]).profile.layers == half.layers
+def test_a_gpu_a_machine_and_a_shape_may_be_given():
+    shape = model_shape("llama3-8b")
+    by_name = pipesched.analytic_profile("llama3-8b", "a100", [1], tensor=2).profile
+    given = pipesched.analytic_profile(shape, GPU, [1], tensor=2, machine=pipesched.load_machine("dgx-a100")).profile
+    assert given.layers == by_name.layers
+    assert given.sample_work == by_name.sample_work == shape.sample_work(312e12)
+    slow = pipesched.Cluster((pipesched.Device(),) * 2, intra=pipesched.Link(1e-3, 1e9))
+    slower = pipesched.analytic_profile(shape, GPU, [1], tensor=2, machine=slow).profile
+    assert slower.layers[1].measurements[0].forward_s > 2 * given.layers[1].measurements[0].forward_s
 
 
 def test_the_names_of_gpus_are_those_of_the_table():
@@ -64,23 +71,19 @@ print([name for name in ("torch", "simpy", "pandas", "matplotlib") if name in sy
 WRONG = [
     ("gpu: got 'h10', expected one of a10, a100", lambda: estimate("h10")),
     ("gpu: got None, expected one of", lambda: estimate(None)),
-    ("dtype: got 'bfloat16', expected one of float16, float32", lambda: estimate("v100", dtype="bfloat16")),
-    ("dtype: got 'float64', expected one of", lambda: estimate("a100", dtype="float64")),
+    ("precision: got 'float64', expected one of", lambda: estimate("a100", precision="float64")),
     ("optimizer: got 'lion', expected one of sgd", lambda: estimate("a100", optimizer="lion")),
     ("microbatch_sizes: got 0, expected at least 1", lambda: estimate("a100", [1, 0])),
     ("microbatch_sizes: got 1000", lambda: estimate("a100", [1, 10**400])),
     ("microbatch_sizes: got an empty list", lambda: estimate("a100", [])),
-    ("tensor_parallel: got 0, expected at least 1", lambda: estimate("a100", tensor_parallel=0)),
-    ("tensor_parallel: got 3, expected a divisor of heads=8", lambda: estimate("a100", tensor_parallel=3)),
-    ("sequence_parallel: got it with one GPU", lambda: estimate("a100", sequence_parallel=True)),
-    ("selective_recompute: got 1, expected True or False", lambda: estimate("a100", selective_recompute=1)),
-    (
-        "flash_attention: got it with `selective_recompute`",
-        lambda: estimate("a100", flash_attention=True, selective_recompute=True),
-    ),
-    ("efficiency: got 0, expected a number above 0", lambda: estimate("a100", efficiency=0)),
-    ("efficiency: got 1.5, expected a share of the peak", lambda: estimate("a100", efficiency=1.5)),
-    ("model: got 3, expected the name of a GPT", lambda: pipesched.analytic_profile(3, "a100")),  # type: ignore[arg-type]
+    ("tensor: got 0, expected at least 1", lambda: estimate("a100", tensor=0)),
+    ("zero: got 4, expected at most 3", lambda: estimate("a100", zero=4)),
+    ("has_sequence: got it with one GPU", lambda: estimate("a100", has_sequence=True)),
+    ("has_graphs: got 1, expected True or False", lambda: estimate("a100", has_graphs=1)),
+    ("recompute: got 'all', expected one of none, selective", lambda: estimate("a100", recompute="all")),
+    ("machine: got none, expected the node of the 2 GPUs of a stage", lambda: estimate(GPU, tensor=2)),
+    ("machine: got 3, expected the name of a node", lambda: estimate("a100", tensor=2, machine=3)),
+    ("model: got 3, expected the name of a model", lambda: pipesched.analytic_profile(3, "a100")),  # type: ignore[arg-type]
 ]
 
 
@@ -93,16 +96,20 @@ def test_what_makes_no_sense_is_named(message, call):
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "settings", "message"),
     [
-        ("conv", "model 'conv': got another than gpt"),
-        ("gpt:depth=2", "model 'gpt:depth=2': got an unknown argument 'depth', expected one of layers, width, heads"),
-        ("gpt:width=30", "model 'gpt:width=30': width: got 30, expected a multiple of heads=8; try width=32"),
-        (f"gpt:width={10**400}", f"model 'gpt:width={10**400}': width: got {10**400}, expected at most 2147483647"),
-        ("gpt:vocab=0", "model 'gpt:vocab=0': vocab: got 0, expected at least 1"),
+        ("conv", {}, "model: got 'conv', expected one of bloom-176b, "),
+        ("llama3-70", {}, "model: got 'llama3-70', did you mean llama3-70b? expected one of bloom-176b, "),
+        ("gpt:depth=2", {}, "model 'gpt:depth=2': got an unknown argument 'depth', expected one of layers, width"),
+        ("gpt:width=30", {}, "model 'gpt:width=30': width: got 30, expected a multiple of heads=8; try width=32"),
+        ("gpt:vocab=0", {}, "model 'gpt:vocab=0': vocab: got 0, expected 1 to 2147483647; raise it"),
+        ("gpt", {"tensor": 3}, "sharding of gpt: `tensor`: got 3, expected a divisor of heads=8; try `tensor=1`"),
+        ("gpt", {"precision": "float8"}, "gpu a100: flops_per_s: got no float8, expected one of bfloat16, float16"),
+        ("hf:nowhere/config.json", {}, "nowhere/config.json: "),
     ],
 )
-def test_a_model_that_is_no_gpt_is_named(model, message):
+def test_a_model_that_cannot_be_estimated_is_named(model, settings, message):
     with pytest.raises(pipesched.ProfileError) as caught:
-        pipesched.analytic_profile(model, "a100")
+        pipesched.analytic_profile(model, "a100", **settings)
     assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,120 @@
+"""The operators of a GPT against published formulas, and against PyTorch's own count."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from pipesched.profiles.costs import LayerSharding
+from pipesched.profiles.inside_stage.layer_operators import block_layer, embedding_layer, head_layer
+from pipesched.profiles.io import model_shape
+from pipesched.profiles.models import build_layers, draw_batch, resolve_model
+from pipesched.profiles.models.language_models import gpt
+
+GPT3 = replace(model_shape("gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200"), has_dropout=True)
+SMALL = model_shape("gpt:layers=2,width=32,heads=4,context=16,vocab=256")
+UNFUSED = LayerSharding(attention="unfused")
+
+
+def flops(layer):
+    passes = layer.forward, layer.backward_input, layer.backward_weight
+    return tuple(sum(operator.flops for operator in layer_pass.operators) for layer_pass in passes)
+
+
+def layers_of(shape, samples, sharding):
+    return [layer(shape, samples, sharding) for layer in (embedding_layer, block_layer, head_layer)]
+
+
+def test_gpt_3_has_its_published_number_of_parameters():
+    """arXiv:2104.04473, equation 2; it has one matrix for embedding and head, and leaves out the last norm."""
+    layers, width, context, vocab = 96, 12288, 2048, 51200
+    embedding, block, head = layers_of(GPT3, 1, UNFUSED)
+    total = embedding.parameters + layers * block.parameters + head.parameters - vocab * width - 2 * width
+    terms = 1 + 13 / (12 * width) + (vocab + context) / (12 * layers * width)
+    assert total == pytest.approx(12 * layers * width**2 * terms, rel=1e-12)
+    assert total / 1e9 == pytest.approx(174.6, abs=0.05)
+
+
+def test_the_products_of_an_iteration_are_those_of_the_published_formula():
+    """arXiv:2104.04473, equation 3: with recomputation 96 B s l h^2 (1 + s / 6h + V / 16lh); without, less one F."""
+    batch, layers, width, context, vocab = 3, 96, 12288, 2048, 51200
+    embedding, block, head = layers_of(GPT3, batch, UNFUSED)
+    once = sum(flops(embedding)) + layers * sum(flops(block)) + sum(flops(head))
+    unit, attention = batch * context * layers * width**2, 1 + context / (6 * width)
+    assert once == pytest.approx(72 * unit * (attention + vocab / (12 * layers * width)), rel=1e-12)
+    again = once + layers * flops(block)[0]
+    assert again == pytest.approx(96 * unit * (attention + vocab / (16 * layers * width)), rel=1e-12)
+
+
+@pytest.mark.parametrize("tensor", [1, 8])
+def test_the_passes_of_a_block_take_what_the_zero_bubble_paper_says(tensor):
+    """arXiv:2401.10241, table 1; attention that is computed again takes another 4s in I."""
+    s, b, h = 2048, 2, 12288
+    block = block_layer(GPT3, b, replace(UNFUSED, tensor=tensor))
+    units = [24 * h + 4 * s, 24 * h + 8 * s, 24 * h]
+    assert flops(block) == tuple(s * b * h * unit // tensor for unit in units)
+    again = block_layer(GPT3, b, replace(UNFUSED, tensor=tensor, recompute="selective"))
+    assert flops(again)[1] == s * b * h * (24 * h + 12 * s) // tensor
+
+
+def test_pytorch_counts_the_same_products_and_parameters_in_our_gpt():
+    model = resolve_model(SMALL.name)
+    modules = build_layers(model, 0, SMALL.layers + 2, seed=0)
+    embedding, block, head = layers_of(SMALL, 3, UNFUSED)
+    expected = [embedding, block, block, head]
+    assert [sum(p.numel() for p in module.parameters()) for module in modules] == [
+        layer.parameters for layer in expected
+    ]
+    x, _ = draw_batch(model, 3, seed=0)
+    for module, layer in zip(modules, expected, strict=True):
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+            y = module(x)
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as backward:
+            y.sum().backward()
+        counted = [forward.get_total_flops(), backward.get_total_flops()]
+        assert counted == [flops(layer)[0], sum(flops(layer)[1:])]
+        x = y.detach().requires_grad_()
+
+
+def test_the_built_in_gpt_has_the_defaults_of_its_shape():
+    parameters, shape = inspect.signature(gpt).parameters, model_shape("gpt")
+    expected = {"layers": shape.layers, "width": shape.hidden, "heads": shape.heads}
+    expected |= {"context": shape.sequence, "vocab": shape.vocab}
+    assert {name: parameters[name].default for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "per_number"),
+    [
+        ({}, 34 + 80),
+        ({"recompute": "selective"}, 34),
+        ({"tensor": 8}, 10 + 24 / 8 + 80 / 8),
+        ({"tensor": 8, "recompute": "selective"}, 10 + 24 / 8),
+        ({"tensor": 8, "has_sequence": True}, (34 + 80) / 8),
+        ({"tensor": 8, "has_sequence": True, "recompute": "selective"}, 34 / 8),
+    ],
+)
+def test_a_block_keeps_what_the_published_formulas_say(settings, per_number):
+    """arXiv:2205.05198, table 2; 5as/h is 80 for GPT-3. The formulas leave out the statistics of two norms."""
+    s, b, h = 2048, 4, 12288
+    block = block_layer(GPT3, b, replace(UNFUSED, **settings))
+    shared = 8 if settings.get("has_sequence") else 1
+    statistics_bytes = 2 * 2 * 4 * s * b // shared
+    assert block.input_bytes + block.saved_bytes - statistics_bytes == s * b * h * per_number
+    assert block.output_bytes == 2 * s * b * h // shared
+
+
+@pytest.mark.parametrize("tensor", [1, 8])
+def test_fused_attention_takes_half_of_the_products_that_pytorch_counts(tensor):
+    """PyTorch counts the whole square; causal kernels skip the half above the diagonal."""
+    s, b, h, a = 2048, 2, 12288, 96
+    query = (b, a // tensor, s, h // a)
+    block = block_layer(GPT3, b, LayerSharding(tensor=tensor))
+    linears = 24 * s * b * h * h // tensor
+    assert flops(block) == (
+        linears + sdpa_flop_count(query, query, query) // 2,
+        linears + sdpa_backward_flop_count(query, query, query, query) // 2,
+        linears,
+    )
