@@ -24,8 +24,6 @@ NODE_LATENCY_S = 5e-6
 """Latency of a message inside a node, supposed."""
 HALF_BYTES = 2
 """Bytes of a weight in float16 or bfloat16."""
-NETWORK_LATENCY_S = 10e-6
-"""Latency of a message between nodes, supposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def estimate(setting: Setting) -> IterationEstimate:
     """
     machine = setting.machine
     gpu = load_gpu(machine.gpu)
-    inter = Link(NETWORK_LATENCY_S, machine.network_bytes_per_s)
+    inter = Link(machine.network_latency_s, machine.network_bytes_per_s)
     fabric = Fabric(machine.gpus_per_node, Link(NODE_LATENCY_S, gpu.link_bandwidth_bytes_per_s), inter)
     profile = _profile(setting.shape, setting.sharding, machine.gpu, fabric, setting.microbatch_size)
     is_tied = setting.shape.is_tied

@@ -16,6 +16,7 @@ class Machine:
         gpu: Name of the data sheet of the GPU.
         gpus_per_node: GPUs that NVLink or its like connects.
         network_bytes_per_s: Bandwidth of the network for each GPU, one way [bytes/s].
+        network_latency_s: Time of a hop of a collective between nodes, besides its bytes.
         origin: Origin of the numbers.
     """
 
@@ -24,6 +25,7 @@ class Machine:
     gpus_per_node: int
     network_bytes_per_s: float
     origin: str
+    network_latency_s: float = 1e-5
 
 
 MACHINES = (
@@ -61,6 +63,15 @@ MACHINES = (
         gpus_per_node=8,
         network_bytes_per_s=50e9,
         origin="8 GPUs per node, 8 links of 400 Gb/s (Grand Teton: engineering.fb.com, 2024-03-12)",
+    ),
+    Machine(
+        patterns=("h100-80gb",),
+        gpu="h100",
+        gpus_per_node=8,
+        network_bytes_per_s=50e9,
+        network_latency_s=500e-6,
+        origin="p5.48xlarge, EFA of 3,200 Gb/s per node; time of a hop fitted to half of the runs whose tensor "
+        "parallelism crosses nodes",
     ),
     Machine(
         patterns=("h100",),

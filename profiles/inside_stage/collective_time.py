@@ -46,7 +46,9 @@ _BETWEEN_SHARE = 0.85
 """Share of the bandwidth of a network interface."""
 
 
-def collective_s(collective: Collective, per_node: int, num_nodes: int, intra: Link, inter: Link) -> float:
+def collective_s(
+    collective: Collective, per_node: int, num_nodes: int, intra: Link, inter: Link, *, is_chained: bool = False
+) -> float:
     """Return the seconds of a collective.
 
     Args:
@@ -55,6 +57,8 @@ def collective_s(collective: Collective, per_node: int, num_nodes: int, intra: L
         num_nodes: Number of nodes of the group.
         intra: Link of a GPU to the other GPUs of its node, each way.
         inter: Link of a GPU to other nodes, each way; GPUs that share an interface have their part of its bandwidth.
+        is_chained: Whether it is one of many in a row, as sums of gradients are, so that most of its rounds overlap and
+            as many as a tree has remain.
     """
     ranks = per_node * num_nodes
     if ranks < 2:
@@ -79,5 +83,5 @@ def collective_s(collective: Collective, per_node: int, num_nodes: int, intra: L
     between_s = crossing / (per_node * _BETWEEN_SHARE * inter.bandwidth_bytes_per_s)
     ring_s = (ranks - num_nodes) * fit.round_s + (num_nodes - 1) * inter.latency_s
     tree_s = (per_node - 1) * fit.round_s + math.ceil(math.log2(num_nodes)) * inter.latency_s
-    latency_s = passes * min(ring_s, tree_s if passes == 2 else math.inf)
+    latency_s = passes * (min(ring_s, tree_s) if passes == 2 or is_chained else ring_s)
     return fit.fixed_s + latency_s + max(inside_s, between_s)

@@ -77,12 +77,14 @@ class StageClock:
         host_s += HOST_COLLECTIVE_S * sum(self._size(c.group) > 1 for c in layer_pass.collectives)
         return max(device_s, host_s)
 
-    def collective_s(self, collective: Collective) -> float:
-        """Return the seconds of an exchange; 0 in a group of one GPU."""
+    def collective_s(self, collective: Collective, *, is_chained: bool = False) -> float:
+        """Return the seconds of an exchange, alone or as one of many in a row; 0 in a group of one GPU."""
         if self._size(collective.group) == 1:
             return 0.0
         group = group_of(collective.group, self.sharding, self.fabric.node_gpus)
-        return collective_s(collective, group.per_node, group.num_nodes, self.fabric.intra, self.fabric.inter)
+        return collective_s(
+            collective, group.per_node, group.num_nodes, self.fabric.intra, self.fabric.inter, is_chained=is_chained
+        )
 
     def _size(self, name: GroupName) -> int:
         """Return the number of GPUs of a group."""
@@ -201,10 +203,12 @@ def training_state(
     if copies > 1:
         summed_bytes = sharding.gradient_bytes * parameters
         kind: CollectiveKind = "reduce_scatter" if sharding.zero else "all_reduce"
-        summed_s = clock.collective_s(Collective(kind, summed_bytes, group)) if sharding.zero < 3 else 0.0
+        summed_s = (
+            clock.collective_s(Collective(kind, summed_bytes, group), is_chained=True) if sharding.zero < 3 else 0.0
+        )
         step_s += max(0.0, summed_s - backward_s) if sharding.hides_gradients else summed_s
         if sharding.zero in (1, 2):
-            gathered_s = clock.collective_s(Collective("all_gather", element * parameters, group))
+            gathered_s = clock.collective_s(Collective("all_gather", element * parameters, group), is_chained=True)
             step_s += 0.0 if sharding.hides_weights else gathered_s
     return TrainingState(weights, gradients + states, step_s)
 
