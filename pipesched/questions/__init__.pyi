@@ -19,8 +19,9 @@ from .running import RoundPrecision as RoundPrecision
 from .running import RunFacts as RunFacts
 from .running import WhatIfSettings as WhatIfSettings
 from .schedule_counts import ScheduleCounts as ScheduleCounts
-from .searching import RECOMPUTES as RECOMPUTES
+from .searching import RECOMPUTE_TIMES as RECOMPUTE_TIMES
 from .searching import Recompute as Recompute
+from .searching import RecomputeChoice as RecomputeChoice
 from .searching import RecomputeTime as RecomputeTime
 from .searching import SearchSettings as SearchSettings
 from .searching import Workers as Workers

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pipesched.questions.searching import Recompute, Workers
+from pipesched.questions.searching import RECOMPUTE_TIMES, Recompute, Workers
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, Names
+from pipesched.schedules.transforms import RecomputeWhen
 
 CompressionChoice: TypeAlias = Literal["no", "half", "both"]
 TrainerName: TypeAlias = Literal["torchtitan", "megatron", "deepspeed"]
@@ -40,6 +41,9 @@ class PlanSettings:
         Counts, Description("Stages per rank of schedules with several.", short="-v", least=1, most=MAX_NUMBER)
     ] = (2,)
     recompute: Recompute = "both"
+    recompute_when: Annotated[
+        RecomputeWhen | None, Description(f"{RECOMPUTE_TIMES}; default: late with `trainer`, else early.")
+    ] = None
     compression: Annotated[CompressionChoice, Description("Send activations and gradients in half precision.")] = "no"
     fewer: Annotated[bool, Description("Try layouts that leave devices idle too.")] = False
     time_limit_s: Annotated[

@@ -11,15 +11,11 @@ from pipesched.schedules.transforms import RecomputeWhen
 
 RecomputeChoice: TypeAlias = Literal["no", "yes", "both"]
 Recompute: TypeAlias = Annotated[RecomputeChoice, Description("Recompute activations from the input of each stage.")]
-RecomputeTime: TypeAlias = Annotated[
-    RecomputeWhen,
-    Description(
-        "Recompute before the gradient has arrived (early), or inside the backward as Megatron-LM, DeepSpeed and "
-        "torchtitan do (late)."
-    ),
-]
-RECOMPUTES: dict[RecomputeChoice, tuple[bool, ...]] = {"no": (False,), "yes": (True,), "both": (False, True)}
-"""The values of `Recompute`, as flags."""
+RECOMPUTE_TIMES = (
+    "Recompute before the gradient has arrived (early), or inside the backward as Megatron-LM, DeepSpeed and "
+    "torchtitan do (late)"
+)
+RecomputeTime: TypeAlias = Annotated[RecomputeWhen | None, Description(f"{RECOMPUTE_TIMES}; default: early.")]
 
 Workers: TypeAlias = Annotated[
     int | None,

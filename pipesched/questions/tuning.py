@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pipesched.questions.searching import Recompute, SearchSettings
+from pipesched.questions.searching import Recompute, RecomputeTime, SearchSettings
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, Names
 
 EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
@@ -64,6 +64,7 @@ class TuneSettings(SearchSettings):
         Counts, Description("Stages per device of schedules with several.", short="-v", least=1, most=MAX_NUMBER)
     ] = (2,)
     recompute: Recompute = "no"
+    recompute_when: RecomputeTime = None
     evaluator: Annotated[
         EvaluatorChoice,
         Description(

@@ -18,7 +18,8 @@ class Label:
     """One op, for a table, a picture or a trace.
 
     Attributes:
-        kind: ``F``, ``B``, ``I``, ``W``, ``R``, ``F+B`` (an Overlap), ``SEND_F``, ``RECV_B``, ``Step``, ``Reduce``, ...
+        kind: ``F``, ``B``, ``I``, ``W``, ``R``, ``LATE_R``, ``F+B`` (an Overlap), ``SEND_F``, ``RECV_B``, ``Step``,
+            ``Reduce``, ...
         stage: The stage that runs the op; of an Overlap, of its first half.
         microbatch: None where the op has none; of an Overlap, of its first half.
     """
@@ -32,9 +33,9 @@ def label(op: Op) -> Label:
     """Return the label of `op` for people."""
     match op:
         case Compute():
-            return Label(op.phase.value, op.stage, op.microbatch)
+            return Label(_kind(op), op.stage, op.microbatch)
         case Overlap():
-            return Label(f"{op.first.phase.value}+{op.second.phase.value}", op.first.stage, op.first.microbatch)
+            return Label(f"{_kind(op.first)}+{_kind(op.second)}", op.first.stage, op.first.microbatch)
         case Send():
             return Label(f"SEND_{op.message.payload.value}", op.message.stage, op.message.microbatch)
         case Recv():
@@ -43,6 +44,10 @@ def label(op: Op) -> Label:
             return Label(type(op).__name__, op.stage)
         case _:
             assert_never(op)
+
+
+def _kind(op: Compute) -> str:
+    return f"{'LATE_' * op.is_late}{op.phase.value}"
 
 
 def sources(timelines: Sequence[Timeline]) -> tuple[str, ...]:

@@ -229,8 +229,9 @@ class _Copy:
         return forward_s + again_s + backward_s - hidden_s
 
     def _back_s(self, stage: int) -> float:
-        """Return the time of B, or of I if I hands on the gradient."""
-        return min(self._seconds(way[0], stage) for way in self.form.backwards)
+        """Return the time from a gradient to the next one: of B, or I, and of a late R before it."""
+        again_s = self._seconds(Phase.RECOMPUTE, stage) if self.candidate.recompute_when == "late" else 0.0
+        return again_s + min(self._seconds(way[0], stage) for way in self.form.backwards)
 
     def _seconds(self, phase: Phase, stage: int) -> float:
         return self._known_s(phase, stage) / self.speed(stage)

@@ -13,7 +13,7 @@ from pipesched.profiles.costs import Profile
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import by_replicas, uniform_partition
 from pipesched.schedules.builders import find
-from pipesched.schedules.transforms import Placement
+from pipesched.schedules.transforms import Placement, RecomputeWhen
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner.cuts import Cuts
 from pipesched.simulator.planner.stage_layout import StageLayout, layout_of, refusal_of
@@ -34,6 +34,7 @@ class Request:
         schedules: Names of schedules in the catalogue, or of builders of a user's own (`OwnName`).
         depths: Ranks of a copy, or None for any.
         chunks: Stages per rank, for schedules that take chunks.
+        recomputes: Values of `Setting.recompute_when`.
         compressions: Compressions of messages.
         fewer: Whether devices may be left idle.
         convert_bytes_per_s: Compression throughput of a device, in uncompressed bytes/s, or None for free compression.
@@ -48,7 +49,7 @@ class Request:
     schedules: tuple[str, ...] = SCHEDULES
     depths: tuple[int, ...] | None = None
     chunks: tuple[int, ...] = (2,)
-    recomputes: tuple[bool, ...] = (False, True)
+    recomputes: tuple[RecomputeWhen | None, ...] = (None, "early")
     compressions: tuple[MessagePrecision | None, ...] = (None,)
     fewer: bool = False
     convert_bytes_per_s: float | None = None
@@ -149,10 +150,10 @@ def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int
     if depth > len(request.profile.layers):  # before lists are built to learn it: of many devices they are long
         return
     for num_chunks in request.chunks if entry.traits.takes_chunks and depth > 1 else (None,):
-        for (count, size), placement, recomputes in product(
+        for (count, size), placement, when in product(
             _microbatches(request, name, depth, width), _placements(request.cluster, depth, width), request.recomputes
         ):
-            first = Setting(name, depth, count, num_chunks, (), recomputes, size, width=width, placement=placement)
+            first = Setting(name, depth, count, num_chunks, (), when, size, width=width, placement=placement)
             if refusal_of(first) is not None:
                 yield from (first,) if entry.is_own else ()
                 continue

@@ -51,7 +51,7 @@ class Journal:
         """
         self._path = Path(path)
         self.known: dict[Setting, Outcome] = {}
-        head = {"format": _FORMAT, "version": 1, "problem": sha256(repr(problem).encode()).hexdigest()}
+        head = {"format": _FORMAT, "version": 2, "problem": sha256(repr(problem).encode()).hexdigest()}
         text = read_profile_text(self._path) if self._path.exists() else ""
         *lines, cut_short = text.split("\n")
         if self._json(lines[0]) != head if lines else not json.dumps(head).startswith(cut_short):
@@ -81,7 +81,7 @@ class Journal:
         """Return the JSON Schema of a line: the first is the head of the search, the others are outcomes."""
         said = {
             "format": {"const": _FORMAT, "description": "What the file is."},
-            "version": {"const": 1, "description": "The version of its form."},
+            "version": {"const": 2, "description": "The version of its form."},
             "problem": {"type": "string", "description": "SHA-256 of what outcomes depend on beside their settings."},
         }
         head = {"title": "Head", "type": "object", "properties": said, "required": [*said]}

@@ -249,6 +249,7 @@ COLUMN_HEADINGS = {
     "num_microbatches": "m",
     "num_chunks": "v",
     "recomputes": "recompute",
+    "recompute_when": "when",
     "microbatch_size": "samples",
     "latency_s": "latency",
     "bandwidth_bytes_per_s": "bandwidth",

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from pipesched.profiles import STRICT, MessagePrecision
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build, find, simplest_case
-from pipesched.schedules.transforms import Placement, ScheduleSpec, recompute
+from pipesched.schedules.transforms import Placement, RecomputeWhen, ScheduleSpec, recompute
 
 ParameterNumber: TypeAlias = int | float | tuple[int, ...]
 """The value of a parameter of a schedule."""
@@ -39,7 +39,7 @@ class Setting:
         num_microbatches: Micro-batches of one copy, of all its pipelines together.
         num_chunks: Stages per rank, or None if the schedule has a fixed number.
         parameters: Parameters of the schedule, by name.
-        recomputes: Whether every stage keeps only its input, and recomputes the rest.
+        recompute_when: Whether every stage recomputes before the gradient has arrived, or after; None: never.
         microbatch_size: Samples of a micro-batch, or None if the costs have no samples or the batch determines them.
         link: Values of all links, by the names of a `Link`; empty if the links are not varied.
         width: Copies of the pipeline, which share every batch.
@@ -53,7 +53,7 @@ class Setting:
     num_microbatches: int
     num_chunks: int | None = None
     parameters: tuple[tuple[str, ParameterNumber], ...] = ()
-    recomputes: bool = False
+    recompute_when: RecomputeWhen | None = None
     microbatch_size: int | None = None
     link: tuple[tuple[str, float], ...] = ()
     width: int = 1
@@ -75,8 +75,8 @@ class Setting:
     def label(self) -> str:
         """The schedule and its counts, for pictures."""
         chunks = "" if self.num_chunks is None else f" v={self.num_chunks}"
-        recomputed = " recompute" if self.recomputes else ""
-        return f"{self.schedule} p={self.num_ranks} m={self.num_microbatches}{chunks}{recomputed}"
+        counts = f"p={self.num_ranks} m={self.num_microbatches}{chunks}"
+        return " ".join([self.schedule, counts, *self._recompute_words])
 
     @property
     def _batch_name(self) -> str:
@@ -84,15 +84,28 @@ class Setting:
         parts = [simplest.schedule, f"M={self.num_each}", f"N={self.num_pipelines}"]
         parts += [] if advance is None else [f"advance={advance}"]
         parts += [] if self.num_chunks is None else [f"chunks={self.num_chunks}"]
-        return " ".join([*parts, *(["recompute"] if self.recomputes else [])])
+        return " ".join([*parts, *self._recompute_words])
 
     @property
     def _layout_name(self) -> str:
         parts = [f"{self.num_ranks}x{self.width}"]
         parts += [f"{self.placement} inside the node"] if self.width > 1 and self.num_ranks > 1 else []
-        parts += [self.named_schedule, f"M={self.num_microbatches}"]
-        parts += ["recompute"] if self.recomputes else []
+        parts += [self.named_schedule, f"M={self.num_microbatches}", *self._recompute_words]
         return " ".join([*parts, *(["half messages"] if self.compression else [])])
+
+    @property
+    def _recompute_words(self) -> list[str]:
+        return {None: [], "early": ["recompute"], "late": ["late recompute"]}[self.recompute_when]
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether every stage keeps only its input, and recomputes the rest."""
+        return self.recompute_when is not None
+
+    @property
+    def recompute_cell(self) -> str:
+        """Whether and when it recomputes, for tables."""
+        return {None: "no", "early": "yes", "late": "late"}[self.recompute_when]
 
     @property
     def named_schedule(self) -> str:
@@ -188,7 +201,9 @@ class Setting:
 
     def to_row(self) -> dict[str, str | int | float | tuple[int, ...] | None]:
         """Return a swept setting as plain data, by column."""
-        return {name: getattr(self, name) for name in SETTING_COLUMNS} | dict(self.parameters) | dict(self.link)
+        when = {"recompute_when": "late"} if self.recompute_when == "late" else {}
+        row = {name: getattr(self, name) for name in SETTING_COLUMNS}
+        return row | when | dict(self.parameters) | dict(self.link)
 
     def device(self, rank: int, copy: int) -> int:
         """Return where a rank of a copy runs."""
@@ -203,6 +218,7 @@ class Setting:
             num_chunks=self.num_chunks,
             parameters=dict(self.parameters),
             recompute="all" if self.recomputes else None,
+            recompute_when=self.recompute_when or "early",
             width=self.width,
             placement=self.placement,
         )
@@ -214,7 +230,7 @@ class Setting:
             ScheduleError: The schedule cannot have these counts.
         """
         lists = build(self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, **dict(self.parameters))
-        return recompute(lists) if self.recomputes else lists
+        return lists if self.recompute_when is None else recompute(lists, None, self.recompute_when)
 
 
 def own_sources(settings: Iterable[Setting]) -> tuple[str, ...]:

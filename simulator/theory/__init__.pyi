@@ -15,6 +15,7 @@ from .closed_forms import interleaved_bubble_overhead as interleaved_bubble_over
 from .closed_forms import interleaved_makespan_s as interleaved_makespan_s
 from .closed_forms import interleaved_peak_factor as interleaved_peak_factor
 from .closed_forms import interleaved_zb_longest_span_s as interleaved_zb_longest_span_s
+from .closed_forms import late_recompute_backward_s as late_recompute_backward_s
 from .closed_forms import looped_bfs_in_flight as looped_bfs_in_flight
 from .closed_forms import looped_bfs_makespan_s as looped_bfs_makespan_s
 from .closed_forms import naive_makespan_s as naive_makespan_s

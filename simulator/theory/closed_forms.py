@@ -117,6 +117,15 @@ def one_f_one_b_recompute_makespan_s(p: int, m: int, t_f: float, t_b: float, tra
     return plain_s + recompute_extra_s(m, t_f) - round_trips * min(t_f, 2 * transfer_s)
 
 
+def late_recompute_backward_s(t_f: float, t_b: float) -> float:
+    """Return t_f + t_b: the backward of every form above and below, if a late R of t_f precedes it.
+
+    No op of a rank comes between a late R and its backward, and both wait for the gradient. With transfer_s = 0, 1F1B
+    takes (m + p - 1)(2 t_f + t_b), and by p - 1 times t_f longer than with an early R.
+    """
+    return t_f + t_b
+
+
 def recompute_activations(in_flight: int, saved: float, stage_input: float) -> float:
     """Return the peak activation memory of a rank with R: all of one micro-batch, and the inputs of the others."""
     return (in_flight - 1) * stage_input + saved

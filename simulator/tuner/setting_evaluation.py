@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts, price_among
 from pipesched.schedules import Timeline
+from pipesched.schedules.transforms import RecomputeWhen
 from pipesched.simulator import SAME, Estimate, Inexact, Scenario, SteadyPace
 from pipesched.simulator.fast import contention_of, is_slowed, predict_scenario
 from pipesched.simulator.search import (
@@ -180,12 +181,12 @@ class EquationJudge:
 
     Attributes:
         problem: Model, batch and devices.
-        profiles: Profile of the simulated setting, by whether it recomputes.
+        profiles: Profile of the simulated setting, by whether and when it recomputes.
         accounting: Which accounting the equations use.
     """
 
     problem: Problem
-    profiles: dict[bool, SettingProfile]
+    profiles: dict[RecomputeWhen | None, SettingProfile]
     accounting: Accounting
 
     @staticmethod
@@ -196,8 +197,8 @@ class EquationJudge:
             ScheduleError, ProfileError, SimulationError: The profile covers none of the settings, or a list cannot run.
         """
         profiles = {
-            recomputes: _profiled(problem, [setting for setting in settings if setting.recomputes == recomputes])
-            for recomputes in {setting.recomputes for setting in settings}
+            when: _profiled(problem, [setting for setting in settings if setting.recompute_when == when])
+            for when in dict.fromkeys(setting.recompute_when for setting in settings)
         }
         return EquationJudge(problem, profiles, accounting)
 
@@ -210,7 +211,7 @@ class EquationJudge:
             problem.costs(setting)
         except ProfileError as error:
             return Outcome(setting, reason=str(error))
-        profile = self.profiles[setting.recomputes].slowed(price_among(problem.profile.sharing, count))
+        profile = self.profiles[setting.recompute_when].slowed(price_among(problem.profile.sharing, count))
         prediction = predict_setting(profile, setting.num_each, count, self.accounting)
         held_bytes = {device: answer.held_bytes for device, answer in enumerate(prediction.devices)}
         reason = over_memory_reason(memory_excess(held_bytes, problem.cluster))
@@ -222,4 +223,4 @@ def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
     advance, counts = max(setting.advance or 0 for setting in settings), {setting.num_each for setting in settings}
     most = max([count for count in counts if problem.covers(count)] or counts)
     first = settings[0]
-    return measure(problem, tuned(AVGPIPE, first.num_ranks, most, 1, advance, recomputes=first.recomputes))
+    return measure(problem, tuned(AVGPIPE, first.num_ranks, most, 1, advance, recompute_when=first.recompute_when))

@@ -80,6 +80,7 @@ def tuned_row(outcome: Outcome) -> dict[str, Any]:
         "advance": setting.advance,
         "num_chunks": setting.num_chunks,
         "recomputes": setting.recomputes,
+        "recompute_when": setting.recompute_when,
         "microbatches_per_pipeline": setting.num_each,
         "microbatches": setting.num_microbatches,
         "training": setting.training.value,

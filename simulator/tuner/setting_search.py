@@ -143,9 +143,15 @@ def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -
     return Journal(path, (problem, how), "this profile, batch, machines, evaluator and builders")
 
 
-def _alike(setting: Setting) -> tuple[int, str, int, int, bool]:
+def _alike(setting: Setting) -> tuple[int, str, int, int, str]:
     """Return a sort key: the longest lists first, equal lists together."""
-    return -setting.num_each, setting.schedule, setting.num_chunks or 0, setting.advance or 0, setting.recomputes
+    return (
+        -setting.num_each,
+        setting.schedule,
+        setting.num_chunks or 0,
+        setting.advance or 0,
+        setting.recompute_when or "",
+    )
 
 
 def _judge(problem: Problem, settings: Sequence[Setting], evaluator: Evaluator, accounting: Accounting) -> Judge:

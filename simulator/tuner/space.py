@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from pipesched.schedules.builders import find
+from pipesched.schedules.transforms import RecomputeWhen
 from pipesched.simulator.search import Setting
 
 AVGPIPE = "avgpipe"
@@ -20,7 +21,7 @@ def tuned(
     advance: int | None = None,
     num_chunks: int | None = None,
     *,
-    recomputes: bool = False,
+    recompute_when: RecomputeWhen | None = None,
 ) -> Setting:
     """Return a setting of the tuner.
 
@@ -31,9 +32,9 @@ def tuned(
         num_pipelines: N, pipelines of AvgPipe's schedule; 1 of others.
         advance: Advance of AvgPipe's schedule, or None for others.
         num_chunks: Stages per rank, or None if the schedule has a fixed number.
-        recomputes: Whether every stage keeps only its input.
+        recompute_when: As in `Setting`.
     """
-    setting = Setting(schedule, num_ranks, num_each, num_chunks, recomputes=recomputes)
+    setting = Setting(schedule, num_ranks, num_each, num_chunks, recompute_when=recompute_when)
     return setting if advance is None else setting.in_pipelines(num_pipelines, advance)
 
 
@@ -48,7 +49,7 @@ class Space:
         advances: Advances of AvgPipe's schedule.
         schedules: Names of schedules in the catalogue, or of builders of a user's own (`OwnName`).
         chunks: Numbers of chunks, for schedules that take chunks.
-        recomputes: Without, with, or both.
+        recomputes: Values of `Setting.recompute_when`.
     """
 
     num_ranks: int
@@ -57,16 +58,16 @@ class Space:
     advances: Sequence[int] = (0,)
     schedules: Sequence[str] = (AVGPIPE,)
     chunks: Sequence[int] = (2,)
-    recomputes: Sequence[bool] = (False,)
+    recomputes: Sequence[RecomputeWhen | None] = (None,)
 
     def settings(self) -> tuple[Setting, ...]:
         """Return every setting once; settings with the same lists count once, and plain 1F1B is always included."""
         settings = [tuned(AVGPIPE, self.num_ranks, m, 1, 0) for m in self.microbatches]
-        for schedule, m, recomputes in product(self.schedules, self.microbatches, self.recomputes):
-            settings += self._of(schedule, m, recomputes)
+        for schedule, m, when in product(self.schedules, self.microbatches, self.recomputes):
+            settings += self._of(schedule, m, when)
         return tuple(dict.fromkeys(settings))
 
-    def _of(self, schedule: str, m: int, recomputes: bool) -> Iterator[Setting]:
+    def _of(self, schedule: str, m: int, when: RecomputeWhen | None) -> Iterator[Setting]:
         entry, num_ranks = find(schedule), self.num_ranks
         fixed = {} if entry.case_of is None else entry.case_of.settings
         general = entry if entry.case_of is None else find(entry.case_of.name)
@@ -74,10 +75,10 @@ class Space:
             pipelines = (fixed["pipelines"],) if "pipelines" in fixed else self.pipelines
             advances = (fixed["advance"],) if "advance" in fixed else self.advances
             for n, advance in product(pipelines, _distinct(advances, m)):
-                yield tuned(general.name, num_ranks, m, n, advance, recomputes=recomputes)
+                yield tuned(general.name, num_ranks, m, n, advance, recompute_when=when)
         else:
             for num_chunks in self.chunks if entry.traits.takes_chunks else (None,):
-                yield tuned(entry.searched_name, num_ranks, m, num_chunks=num_chunks, recomputes=recomputes)
+                yield tuned(entry.searched_name, num_ranks, m, num_chunks=num_chunks, recompute_when=when)
 
 
 def _distinct(advances: Iterable[int], m: int) -> list[int]:

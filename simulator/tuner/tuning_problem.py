@@ -137,8 +137,8 @@ def _alike(setting: Setting) -> Setting:
 @lru_cache(maxsize=8)
 def _one_pipeline(setting: Setting) -> Schedule:
     """Return the lowered lists. R is inserted after lowering, because no message depends on R."""
-    if setting.recomputes:
-        return recompute(_one_pipeline(replace(setting, recomputes=False)))
+    if setting.recompute_when is not None:
+        return recompute(_one_pipeline(replace(setting, recompute_when=None)), None, setting.recompute_when)
     if setting.advance is None:
         return lower(setting.build())
     return lower(one_pipeline(setting.num_ranks, setting.num_each, setting.num_pipelines, setting.advance))

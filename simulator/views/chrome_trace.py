@@ -42,7 +42,10 @@ from pipesched.simulator.analysis import label, sources
 
 _Event = dict[str, Any]
 
-_CATEGORY = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight", "R": "recompute"}
+_CATEGORY = {
+    "F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight", "R": "recompute",
+    "LATE_R": "late_recompute",
+}  # fmt: skip
 _MOST_S = 2**63 / 1e9
 """Perfetto counts nanoseconds in 64 bits: 292 years."""
 _MIB = 1 << 20  # the unit of the counters: people read them

@@ -28,7 +28,7 @@ BLUE, ORANGE, RED, VIOLET, TEAL, YELLOW, PINK = (
 )  # fmt: skip
 GREEN, DARK_GREEN, LIME, BROWN, DARK_TEAL, OLIVE = "#74b56b", "#2f7d4f", "#b9c24b", "#6e5136", "#1f5552", "#7d7f2e"
 """Colours of the causes of idle time, which no op has."""
-DARK_BLUE, DARK_ORANGE, DARK_RED, SLATE = "#2b5a98", "#c4691a", "#c2410c", "#3d4653"
+DARK_BLUE, DARK_ORANGE, DARK_RED, DARK_VIOLET, SLATE = "#2b5a98", "#c4691a", "#c2410c", "#57458c", "#3d4653"
 GREY, PALE_GREY, FAINT_GREY = "#9aa3ad", "#afb8c1", "#c3c9d0"
 BLACK, WHITE = "black", "white"
 CURVE_COLOURS = (BLACK, *(f"C{index}" for index in range(10)))

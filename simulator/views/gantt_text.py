@@ -18,7 +18,8 @@ from pipesched.simulator.views.op_looks import is_dark, lighter, look
 
 _MEANINGS = {
     "F": "forward", "B": "backward", "I": "backward for inputs", "W": "backward for weights", "R": "recompute",
-    "O": "overlap", "S": "step", "+": "reduce", "A": "average", "u": "unshard", "r": "reshard", ".": "idle",
+    "L": "late recompute", "O": "overlap", "S": "step", "+": "reduce", "A": "average", "u": "unshard", "r": "reshard",
+    ".": "idle",
 }  # fmt: skip
 """The meaning of the letters, in the order of the legend."""
 _IDLE = "."
@@ -148,7 +149,7 @@ def _colour(op: Op) -> str:
 def _letter(op: Op) -> str:
     match op:
         case Compute():
-            return op.phase.value
+            return "L" if op.is_late else op.phase.value
         case Overlap():
             return "O"
         case Step():

@@ -13,6 +13,7 @@ from pipesched.simulator.views.figure import (
     BROWN,
     DARK_GREEN,
     DARK_TEAL,
+    DARK_VIOLET,
     FAINT_GREY,
     GREEN,
     GREY,
@@ -40,7 +41,9 @@ _PHASES = {
     Phase.BACKWARD_WEIGHT: ("backward, weights", YELLOW),
     Phase.RECOMPUTE: ("recompute", VIOLET),
 }
-LEGEND = (*(name for name, _ in _PHASES.values()), "reduce", "step", "average", "unshard", "reshard")
+_LATE = "late recompute", DARK_VIOLET
+"""An R that waits for the gradient."""
+LEGEND = (*(name for name, _ in _PHASES.values()), _LATE[0], "reduce", "step", "average", "unshard", "reshard")
 """The kinds of boxes by their names in legends, in this order."""
 
 CAUSE_LOOKS = {
@@ -71,7 +74,7 @@ def look(op: Op) -> tuple[str, str]:
     """Return the legend's name of a box, and its colour."""
     match op:
         case Compute():
-            return _PHASES[op.phase]
+            return _LATE if op.is_late else _PHASES[op.phase]
         case Reduce():
             return "reduce", TEAL
         case Step():

@@ -425,10 +425,11 @@ def test_a_training_run_takes_what_simpy_says_of_all_its_steps(name, feature):
 
 SETTINGS = {
     "one pipeline": tuned("avgpipe", 4, 4, 1, 0),
-    "one pipeline, recompute": tuned("avgpipe", 4, 4, 1, 2, recomputes=True),
+    "one pipeline, recompute": tuned("avgpipe", 4, 4, 1, 2, recompute_when="early"),
+    "one pipeline, late recompute": tuned("avgpipe", 4, 4, 1, 2, recompute_when="late"),
     "reductions beside messages": tuned("chimera", 4, 4),
     "three pipelines that do not slow each other": tuned("avgpipe", 4, 8, 3, 1),
-    "three pipelines that slow each other": tuned("avgpipe", 4, 2, 3, 1, recomputes=True),
+    "three pipelines that slow each other": tuned("avgpipe", 4, 2, 3, 1, recompute_when="early"),
 }
 
 
@@ -509,7 +510,9 @@ CANDIDATES = {
     "whole backward": ("1f1b", {}),
     "split backward": ("zb_h1", {}),
     "gpipe": ("gpipe", {}),
-    "recompute": ("1f1b", {"recomputes": True}),
+    "recompute": ("1f1b", {"recompute_when": "early"}),
+    "late recompute": ("1f1b", {"recompute_when": "late"}),
+    "late recompute before I": ("zb_h1", {"recompute_when": "late"}),
     "several stages of a rank": ("interleaved", {"num_chunks": 2}),
     "overlap": ("dualpipe", {}),
     "overlap in a V": ("dualpipe_v", {"num_chunks": 2}),

@@ -118,6 +118,23 @@ def test_it_takes_its_closed_form(case, data, t_f, t_b):
     assert timeline.makespan_s == pytest.approx(case.form(p, m, t_f, t_b, delay_s, **more), rel=1e-9)
 
 
+WHOLE = [case for case in FORMS if not case.recomputes]
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=[case.name for case in WHOLE])
+@exactly
+@given(data=st.data(), t_f=SECONDS, t_b=SECONDS)
+def test_a_late_recompute_is_a_longer_backward_in_every_closed_form(case, data, t_f, t_b):
+    more, delay_s = data.draw(case.counts), data.draw(case.delays)
+    p, m = more.pop("p"), more.pop("m")
+    schedule = build(case.name, p, m, **more)
+    chunks = max(1, schedule.num_stages // p)
+    costs = uniform(schedule.num_stages, t_f / chunks, t_b / chunks)
+    timeline = simulate_lists(recompute(schedule, None, "late"), costs, flat(p, Link(delay_s)))
+    backward_s = theory.late_recompute_backward_s(t_f, t_b)
+    assert timeline.makespan_s == pytest.approx(case.form(p, m, t_f, backward_s, delay_s, **more), rel=1e-9)
+
+
 @exactly
 @given(p=st.integers(2, 8), k=st.integers(1, 5), t_f=SECONDS, t_b=SECONDS, c=DELAYS)
 def test_the_general_form_of_one_f_one_b_is_the_published_one_where_p_divides_m(p, k, t_f, t_b, c):

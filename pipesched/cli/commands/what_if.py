@@ -91,16 +91,18 @@ def what_if(
 
 def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
     """Return the requested schedule; options that are left open are as in the run."""
-    if options == ScheduleOptions(recompute=options.recompute):
-        return {"recompute": options.recomputed_stages()}
+    if options == ScheduleOptions(recompute=options.recompute, recompute_when=options.recompute_when):
+        return {"recompute": options.recomputed_stages(), "recompute_when": options.recompute_when}
     if options.plan is not None:
         raise InputError("--plan: got a plan, expected a schedule: a plan says other layers too; try --schedule")
-    if options.schedule_file is not None:
-        return {"schedule": options.source()}
     from pipesched.schedules import schedule_of
-    from pipesched.workflows.what_if import as_in_run
+    from pipesched.workflows.what_if import as_in_run, recompute_when_of
 
     lists = schedule_of(measuring.read_runs(runs)[0][0])
+    if options.recompute is not None and options.recompute_when is None:
+        options = replace(options, recompute_when=recompute_when_of(lists))
+    if options.schedule_file is not None:
+        return {"schedule": options.source()}
     name, counts = as_in_run(lists, options.schedule, options.counts, options.width or 1)
     return {"schedule": replace(options, schedule=str(name), counts=counts).source()}
 

@@ -55,7 +55,7 @@ class ScheduleOptions:
     recompute: Annotated[
         str | None, typer.Option(help="Stages that keep only their input and recompute the rest: all, or 0,2.")
     ] = None
-    recompute_when: RecomputeTime = "early"
+    recompute_when: RecomputeTime = None
     width: Annotated[
         int | None, typer.Option(help="Copies of the pipeline, kept equal (1), with -m micro-batches each.", min=1)
     ] = None
@@ -182,7 +182,7 @@ class ScheduleOptions:
             name=entry.name,
             **values_of(counts),
             recompute=self.recomputed_stages(),
-            recompute_when=self.recompute_when,
+            recompute_when=self.recompute_when or "early",
             width=self.width or 1,
             placement=self.placement or "pipeline",
             step_barrier=self.step_barrier,
@@ -203,18 +203,21 @@ class ScheduleOptions:
         placed = transforms.delay_reduces(placed) if self.delayed_reduce else placed
         stages = self.recomputed_stages()
         if stages is not None:
-            placed = transforms.recompute(placed, None if stages == "all" else stages, self.recompute_when)
+            placed = transforms.recompute(placed, None if stages == "all" else stages, self.recompute_when or "early")
         return transforms.with_step_barrier(placed) if self.step_barrier else placed
 
     def recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
         """Return the stages that recompute, or None without recomputation.
 
         Raises:
-            InputError: The option is no list of stages, or missing beside --recompute-when late.
+            InputError: The option is no list of stages, or missing beside --recompute-when.
         """
         if self.recompute is None:
-            if self.recompute_when == "late":
-                raise InputError("--recompute-when: got late without --recompute, expected stages; try --recompute all")
+            if self.recompute_when is not None:
+                raise InputError(
+                    f"--recompute-when: got {self.recompute_when} without --recompute, expected stages; "
+                    "try --recompute all"
+                )
             return None
         if self.recompute == "all":
             return "all"

@@ -66,7 +66,8 @@ class CommandLines:
         words = ["-s", simplest.schedule, "-p", str(setting.num_ranks), "-m", str(setting.num_microbatches)]
         words += [] if setting.num_chunks is None else ["-v", str(setting.num_chunks)]
         words += [word for name, value in simplest.parameters for word in ("--set", f"{name}={value}")]
-        return [*words, *(["--recompute", "all"] if setting.recomputes else [])]
+        words += ["--recompute", "all"] if setting.recomputes else []
+        return [*words, *(["--recompute-when", "late"] if setting.recompute_when == "late" else [])]
 
     def _options(self, setting: Setting, kind: type[RunOptions | TrainSettings]) -> list[str]:
         """Return the options of `runs` that `kind` has too, if they differ from their defaults."""

@@ -40,6 +40,7 @@ from .schedule_arguments import label_of as label_of
 from .schedule_arguments import named_schedule as named_schedule
 from .schedule_arguments import read_lists_argument as read_lists_argument
 from .schedule_arguments import read_plan_argument as read_plan_argument
+from .schedule_arguments import read_recomputes as read_recomputes
 from .schedule_arguments import read_schedule_argument as read_schedule_argument
 from .schedule_arguments import require_as_planned as require_as_planned
 from .schedule_arguments import require_counted as require_counted

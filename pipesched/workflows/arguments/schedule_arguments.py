@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from pipesched.profiles import models
 from pipesched.profiles.io import PLAN_FORMAT, Plan, costs_file_of, is_built_in, load_plan
-from pipesched.questions import ScheduleCounts
+from pipesched.questions import RecomputeChoice, ScheduleCounts
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import Entry, ParameterValue, build_entry, build_generated, find, lookup
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
-from pipesched.schedules.transforms import runs_without_flush, with_step_barrier
+from pipesched.schedules.transforms import RecomputeWhen, runs_without_flush, with_step_barrier
 from pipesched.workflows import ArgumentError, require_kind, require_names
 from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry, searched_entry
 
@@ -197,6 +197,27 @@ def searched_entries(
             require_kind("schedules", schedule, str, f"names; try {example}")
     entries = [searched_entry(entry_of(schedule), require) for schedule in schedules]
     return tuple({entry.searched_name: entry for entry in entries}.values())
+
+
+def read_recomputes(
+    choice: RecomputeChoice, when: RecomputeWhen | None, usual: RecomputeWhen = "early"
+) -> tuple[RecomputeWhen | None, ...]:
+    """Return when the settings of a search recompute; None stands for settings that do not.
+
+    Args:
+        choice: Whether settings recompute.
+        when: When they do; None: `usual`.
+        usual: The default.
+
+    Raises:
+        ArgumentError: `when` is given, but nothing recomputes.
+    """
+    if choice == "no" and when is not None:
+        raise ArgumentError(
+            f"recompute_when: got {when} with `recompute=no`, expected yes or both; try `recompute=both`"
+        )
+    known = when or usual
+    return {"no": (None,), "yes": (known,), "both": (None, known)}[choice]
 
 
 def label_of(schedule: ScheduleArgument) -> str:

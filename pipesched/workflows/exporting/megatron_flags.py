@@ -25,7 +25,7 @@ from pipesched.workflows.exporting.pipeline_setting import (
     TRANSFORMER_COMMENT,
     PipelineSetting,
     bash_array,
-    recompute_comment,
+    recompute_comments,
 )
 
 _NAME = "Megatron-LM"
@@ -82,7 +82,7 @@ def megatron_flags(setting: PipelineSetting) -> str:
             ["--recompute-method", "uniform"],
             ["--recompute-num-layers", str(unit)],
         ]
-        comments += [recompute_comment(unit)]
+        comments += recompute_comments(setting, unit)
     elif setting.sharding.recompute == "full":
         options += [
             ["--recompute-granularity", "full"],

@@ -187,10 +187,18 @@ TRANSFORMER_COMMENT = (
 """The kinds of the layers of a partition for trainers that distinguish them."""
 
 
-def recompute_comment(num_layers: int) -> str:
-    """Return the comment that the trainer recomputes per `num_layers` transformer layers, not per stage."""
+def recompute_comments(setting: PipelineSetting, num_layers: int) -> list[str]:
+    """Return the differences between the recomputation of a trainer and of a setting.
+
+    Args:
+        setting: A setting with recomputation.
+        num_layers: Transformer layers of which the trainer keeps only the input of the first.
+    """
     layers = "transformer layer" if num_layers == 1 else f"{num_layers} transformer layers"
-    return f"Recomputation keeps the input of every {layers}, where the setting keeps that of a stage."
+    comments = [f"Recomputation keeps the input of every {layers}, where the setting keeps that of a stage."]
+    if setting.schedule_spec.recompute_when == "early":
+        comments += ["It runs inside the backward, where the setting recomputes before the gradient has arrived."]
+    return comments
 
 
 def bash_array(comments: Sequence[str], options: Sequence[Sequence[str]]) -> str:

@@ -27,7 +27,7 @@ from pipesched.workflows.exporting.pipeline_setting import (
     TRANSFORMER_COMMENT,
     PipelineSetting,
     bash_array,
-    recompute_comment,
+    recompute_comments,
 )
 
 _NAME = "torchtitan"
@@ -79,7 +79,7 @@ def torchtitan_flags(setting: PipelineSetting) -> str:
     ]
     comments = [f"{_NAME}, {setting.size_text}", TRANSFORMER_COMMENT, "The last word ends the command line."]
     if setting.recomputes:
-        comments += [recompute_comment(1)]
+        comments += recompute_comments(setting, 1)
     elif setting.sharding.recompute == "selective":
         comments += ["Recomputation is of every other product too, where the setting's is of attention alone."]
     if is_all_bfloat16:

@@ -258,6 +258,7 @@ def _columns(plan: Setting) -> dict[str, Any]:
         "num_chunks": plan.num_chunks,
         "replicas": plan.replicas,
         "recomputes": plan.recomputes,
+        "recompute_when": plan.recompute_when,
         "compression": plan.compression,
     }
 
@@ -301,7 +302,7 @@ def _row(outcome: Outcome) -> dict[str, str]:
         "per step": readable_s(outcome.seconds or 0.0),
         "memory": readable_bytes(outcome.held_bytes or None),  # unknown where costs have no bytes
         "samples/s": f"{outcome.throughput:.4g}",
-        "recompute": "yes" if plan.recomputes else "no",
+        "recompute": plan.recompute_cell,
         "messages": plan.compression or "whole",
         "partition": _short_partition(plan.partition),
         "in a node": "-" if 1 in (plan.num_ranks, plan.width) else plan.placement,

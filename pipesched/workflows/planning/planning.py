@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io import machine_name_of
-from pipesched.questions import RECOMPUTES, PlanSettings
+from pipesched.questions import PlanSettings
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.common import tuple_of
 from pipesched.simulator.planner import ASYNCHRONOUS, SCHEDULES, Request, search_plans
@@ -24,6 +24,7 @@ from pipesched.workflows import (
 from pipesched.workflows.arguments import (
     NamedSchedule,
     read_devices_argument,
+    read_recomputes,
     require_one_step,
     searched_entries,
     workers_for,
@@ -82,7 +83,7 @@ def plan(question: PlanQuestion) -> PlanSearch:
         schedules=plannable_schedules(question.schedules, question.asynchronous),
         depths=None if question.depths is None else tuple_of(question.depths),
         chunks=tuple_of(question.chunks),
-        recomputes=RECOMPUTES[question.recompute],
+        recomputes=read_recomputes(question.recompute, question.recompute_when, "early" if rule is None else "late"),
         compressions=_COMPRESSIONS[question.compression],
         fewer=question.fewer,
         convert_bytes_per_s=setup.convert_bytes_per_s,
@@ -113,10 +114,16 @@ def require_planning(settings: PlanSettings) -> None:
     """Refuse settings that are invalid or contradict each other, whatever the profile.
 
     Raises:
-        ArgumentError: A setting is invalid, or a schedule cannot be planned with.
+        ArgumentError: A setting is invalid, or a schedule cannot be planned with, or a trainer recomputes late.
         ScheduleError: A schedule does not exist.
     """
     require_settings(settings)
+    if settings.trainer is not None and settings.recompute_when == "early":
+        raise ArgumentError(
+            f"recompute_when: got early with `trainer={settings.trainer}`, expected late, as trainers recompute inside "
+            "the backward; leave it out"
+        )
+    read_recomputes(settings.recompute, settings.recompute_when)
     plannable_schedules(settings.schedules, settings.asynchronous)
 
 

@@ -15,7 +15,7 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.builders import find
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
-from pipesched.schedules.transforms import recompute, with_steps
+from pipesched.schedules.transforms import RecomputeWhen, recompute, with_steps
 from pipesched.simulator import Inexact, Scenario, SteadyPace
 from pipesched.simulator.analysis import require_work
 from pipesched.simulator.fast import (
@@ -197,13 +197,13 @@ def _known_source(order: Setting) -> ScheduleSource | Exception:
 def _built(order: Setting) -> ScheduleSource:
     counts = order.num_ranks, order.num_microbatches, order.num_chunks
     source = source_of_entry(find(order.schedule), *counts, dict(order.parameters))
-    if order.recomputes:
-        longer = None if source.longer is None else partial(_recomputed, source.longer)
-        source = ScheduleSource(recompute(source.schedule), longer)
+    if order.recompute_when is not None:
+        longer = None if source.longer is None else partial(_recomputed, source.longer, order.recompute_when)
+        source = ScheduleSource(recompute(source.schedule, None, order.recompute_when), longer)
     require_lowerable(source.schedule)
     require_runnable(source.schedule)
     return source
 
 
-def _recomputed(longer: Callable[[int], Schedule], times: int) -> Schedule:
-    return recompute(longer(times))
+def _recomputed(longer: Callable[[int], Schedule], when: RecomputeWhen, times: int) -> Schedule:
+    return recompute(longer(times), None, when)

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from pipesched.schedules.builders import Entry, find
+from pipesched.schedules.transforms import RecomputeWhen
 from pipesched.simulator.search import SETTING_COLUMNS, ParameterNumber, Setting
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
@@ -27,7 +28,7 @@ class SweepSpace:
         num_microbatches: Micro-batches.
         num_chunks: Stages per rank of the schedules that take chunks; empty: the usual number of each schedule.
         parameters: Values of parameters, for the schedules that have them.
-        recomputes: Without, with, or both.
+        recomputes: Values of `Setting.recompute_when`.
         microbatch_sizes: Samples of a micro-batch; None: the costs have no samples.
         link: Values of links, by the names of a `Link`; empty: the links are not varied.
         condition: Condition on settings, or None for all settings.
@@ -38,7 +39,7 @@ class SweepSpace:
     num_microbatches: Sequence[int]
     num_chunks: Sequence[int] = ()
     parameters: Mapping[str, Sequence[ParameterNumber]] = field(default_factory=dict)
-    recomputes: Sequence[bool] = (False,)
+    recomputes: Sequence[RecomputeWhen | None] = (None,)
     microbatch_sizes: Sequence[int | None] = (None,)
     link: Mapping[str, Sequence[float]] = field(default_factory=dict)
     condition: SettingCondition | None = None
@@ -46,7 +47,8 @@ class SweepSpace:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names that a condition may use."""
-        return (*SETTING_COLUMNS, *self.parameters, *self.link)
+        late = ["recompute_when"] if "late" in self.recomputes else []
+        return (*SETTING_COLUMNS, *late, *self.parameters, *self.link)
 
     @property
     def num_settings(self) -> int:
@@ -85,8 +87,8 @@ class SweepSpace:
         for name, entry in self._entries():
             parameters = self._parameters(entry)
             axes: list[Sequence[Any]] = [self.num_ranks, self.num_microbatches, self._chunks(entry)]
-            for p, m, v, *values, recomputes in product(*axes, *parameters.values(), self.recomputes):
-                yield Setting(name, p, m, v, tuple(zip(parameters, values, strict=True)), recomputes)
+            for p, m, v, *values, when in product(*axes, *parameters.values(), self.recomputes):
+                yield Setting(name, p, m, v, tuple(zip(parameters, values, strict=True)), when)
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
         return ((name, find(name)) for name in self.schedules)

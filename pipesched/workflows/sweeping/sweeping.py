@@ -10,7 +10,7 @@ from pathlib import Path
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.io import machine_name_of
 from pipesched.profiles.processes import num_cores
-from pipesched.questions import RECOMPUTES, SweepSettings
+from pipesched.questions import SweepSettings
 from pipesched.schedules.common import Counts, tuple_of
 from pipesched.simulator.search import (
     MEASURES,
@@ -39,6 +39,7 @@ from pipesched.workflows.arguments import (
     NamedSchedule,
     read_cluster_argument,
     read_microbatch_size,
+    read_recomputes,
     read_workers,
     require_taken,
     searched_entries,
@@ -166,7 +167,7 @@ def _space(question: SweepQuestion, setup: Setup) -> SweepSpace:
             name: require_some("parameters", values, "{'pipelines': [1, 2]}")
             for name, values in (parameters or {}).items()
         },
-        recomputes=RECOMPUTES[question.recompute],
+        recomputes=read_recomputes(question.recompute, question.recompute_when),
         microbatch_sizes=_sizes(question.microbatch_sizes, setup),
         link={name: _link_values(name, values) for name, values in (link or {}).items()},
     )

@@ -317,7 +317,7 @@ def _named(outcome: Outcome) -> dict[str, str]:
         "N": str(setting.num_pipelines),
         "advance": str(dict(simplest.parameters).get("advance", "-")),
         "chunks": "-" if setting.num_chunks is None else str(setting.num_chunks),
-        "recompute": "yes" if setting.recomputes else "no",
+        "recompute": setting.recompute_cell,
         "time per batch": "-" if outcome.seconds is None else readable_s(outcome.seconds),
         "memory": readable_bytes(outcome.held_bytes or None),
     }

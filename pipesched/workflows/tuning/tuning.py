@@ -12,7 +12,7 @@ from pipesched.profiles.costs import Profile
 from pipesched.profiles.io import machine_name_of
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
-from pipesched.questions import RECOMPUTES, TuneSettings
+from pipesched.questions import TuneSettings
 from pipesched.schedules.common import tuple_of, values_of
 from pipesched.simulator import Inexact
 from pipesched.simulator.search import Outcome, Setting, divisors, evaluate_in_turn, nearest_batch, own_sources
@@ -48,6 +48,7 @@ from pipesched.workflows import (
 from pipesched.workflows.arguments import (
     NamedSchedule,
     read_devices_argument,
+    read_recomputes,
     read_workers,
     require_one_step,
     searched_entries,
@@ -127,7 +128,7 @@ def tune(question: TuneQuestion) -> TuneResult:
         advances=tuple_of(question.advances),
         schedules=schedules,
         chunks=tuple_of(question.chunks),
-        recomputes=RECOMPUTES[question.recompute],
+        recomputes=read_recomputes(question.recompute, question.recompute_when),
     )
     measurement = _measurement(question, problem)
     result = _searched(question, problem, space, measurement)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from pipesched.profiles.costs import samples_of
 from pipesched.questions import ScheduleCounts
 from pipesched.schedules import Schedule, Timeline, schedule_of
 from pipesched.schedules.builders import Entry, build, lookup
+from pipesched.schedules.columns import op_cells
 from pipesched.schedules.common import declared, values_of
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Op, Summed, computes
+from pipesched.schedules.transforms import RecomputeWhen, with_step_barrier
 from pipesched.schedules.transforms import recompute as recomputed
-from pipesched.schedules.transforms import with_step_barrier
 from pipesched.simulator.analysis import device_speeds, metrics
 from pipesched.workflows import (
     ArgumentError,
@@ -48,6 +49,8 @@ def what_if(asked: WhatIfQuestion) -> WhatIf:
         schedule: Another one: lists as `simulate` takes them, or a name; None: the run's. Counts that are not given are
             the run's; each micro-batch has the same samples as before.
         recompute: Stages that keep only their input, or ``all``.
+        recompute_when: Whether they recompute before the gradient has arrived (early), or after (late); None: as the
+            stages of the run that recompute.
         heal: Slow devices of the run that become as fast as their peers.
         slow_devices: Slowdown factor of these devices.
         slow_links: Slowdown factor of messages between these pairs of devices.
@@ -191,7 +194,19 @@ def _asked_lists(lists: Schedule, asked: WhatIfQuestion) -> Schedule:
     after = lists if schedule is None else read_schedule_argument(schedule, counts).schedule
     if Summed.NORM in lists.summands:  # the trainer of the run clips gradients
         after = with_step_barrier(after)
-    return after if asked.recompute is None else recomputed(after, _stages_of(asked.recompute))
+    if asked.recompute_when is not None:
+        require_choice("recompute_when", asked.recompute_when, get_args(RecomputeWhen))
+        if asked.recompute is None:
+            raise ArgumentError(
+                f"recompute_when: got {asked.recompute_when} without `recompute`, expected stages; try `recompute=all`"
+            )
+    when = asked.recompute_when or recompute_when_of(lists)
+    return after if asked.recompute is None else recomputed(after, _stages_of(asked.recompute), when)
+
+
+def recompute_when_of(lists: Schedule) -> RecomputeWhen:
+    """Return late if the lists have a late R, else early."""
+    return "late" if lists.columns.counts[op_cells.LATE_R] else "early"
 
 
 def _stages_of(recompute: Literal["all"] | Sequence[int]) -> Sequence[int] | None:

@@ -30,6 +30,7 @@ from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Phase, Reduce, Step, computes
+from pipesched.schedules.transforms import RecomputeWhen
 from pipesched.simulator import USUAL_NETWORK
 from pipesched.simulator.fast import LoadedProgram, compile_lists, simulate_arrays
 from pipesched.simulator.memory import with_memory
@@ -87,6 +88,7 @@ class WhatIfQuestion(MachineChange, ScheduleCounts, WhatIfSettings, MessageFacts
     run: RunsArgument
     schedule: ScheduleArgument | None = field(default=None, kw_only=True)
     recompute: Literal["all"] | Sequence[int] | None = field(default=None, kw_only=True)
+    recompute_when: RecomputeWhen | None = field(default=None, kw_only=True)
     cluster: ClusterArgument = field(default=None, kw_only=True)
     profile: ProfileArgument | None = field(default=None, kw_only=True)
     progress: OnShare = field(default=unheard, kw_only=True)

@@ -17,7 +17,7 @@ from pipesched.workflows.arguments import searched_entries
 CANDIDATES = (
     Setting("dualpipe", 4, 8, microbatch_size=1, partition=(1,) * 4),
     Setting("dualpipe_v", 4, 8, microbatch_size=1, partition=(1,) * 8),
-    Setting("dualpipe", 4, 8, recomputes=True, microbatch_size=1, width=2, partition=(1,) * 4),
+    Setting("dualpipe", 4, 8, recompute_when="early", microbatch_size=1, width=2, partition=(1,) * 4),
 )
 
 
@@ -88,8 +88,8 @@ def shuffled(seed):
 def test_the_bound_holds_of_any_schedule_of_a_users_own(seed):
     chance = Random(seed)
     (entry,) = searched_entries([shuffled(seed)], "")
-    width, recomputes = chance.choice((1, 2)), chance.random() < 0.5
-    whole = Setting(entry.searched_name, 3, 4, recomputes=recomputes, microbatch_size=1, width=width)
+    width, when = chance.choice((1, 2)), chance.choice((None, None, "early", "late"))
+    whole = Setting(entry.searched_name, 3, 4, recompute_when=when, microbatch_size=1, width=width)
     candidate = replace(whole, partition=(1,) * layout_of(whole).num_stages)
     parts = [(chance.random(), 2 * chance.random(), chance.random(), chance.random()) for _ in candidate.partition]
     sizes = {"output_bytes": 10, "weight_bytes": 9, "saved_bytes": 50, "working_bytes": seed % 2 * 70}

@@ -28,7 +28,7 @@ def even(num_layers, sizes=(1, 2, 4), **fields):
 
 
 def ask(**changes):
-    usual = {"profile": even(8), "cluster": SLOWLY_JOINED, "batch_size": 16, "recomputes": (False,)}
+    usual = {"profile": even(8), "cluster": SLOWLY_JOINED, "batch_size": 16, "recomputes": (None,)}
     return Request(**(usual | changes))
 
 
@@ -97,7 +97,7 @@ def test_a_partition_that_is_balanced_by_time_gives_way_to_one_that_fits():
 
 def test_where_nothing_fits_the_candidate_that_needs_least_is_named():
     cluster = replace(flat(2), devices=(Device(memory_bytes=10),) * 2)
-    request = ask(cluster=cluster, schedules=("gpipe", "1f1b"), recomputes=(False, True), batch_size=4)
+    request = ask(cluster=cluster, schedules=("gpipe", "1f1b"), recomputes=(None, "early"), batch_size=4)
     ranking = search_plans(request)
     assert not ranking.ranked
     known = [outcome for outcome in ranking.rejected if outcome.seconds is not None]
@@ -162,7 +162,7 @@ def test_the_pace_of_a_run_without_a_flush_is_that_of_a_long_run(seed):
         4,
         schedules=("pipedream_2bw", "wpipe"),
         depths=(2,),
-        recomputes=(False,),
+        recomputes=(None,),
     )
     for outcome in search_plans(request).ranked:
         run = outcome.setting.schedule_spec().run(1000)

@@ -12,7 +12,9 @@ from tests.simulator.tuner.problems import problem
 
 def test_a_setting_says_what_it_is():
     assert str(tuned("avgpipe", 3, 8, 2, 1)) == "avgpipe M=8 N=2 advance=1"
-    assert str(tuned("interleaved", 3, 4, num_chunks=2, recomputes=True)) == "interleaved M=4 N=1 chunks=2 recompute"
+    for when, words in (("early", "recompute"), ("late", "late recompute")):
+        setting = tuned("interleaved", 3, 4, num_chunks=2, recompute_when=when)
+        assert str(setting) == f"interleaved M=4 N=1 chunks=2 {words}"
     assert str(tuned("avgpipe", 3, 8, 1, 0)) == "1f1b M=8 N=1"
     assert str(tuned("avgpipe", 3, 8, 1, 3)) == "1f1b_afp M=8 N=1 advance=3"
 
@@ -37,7 +39,7 @@ def test_a_setting_builds_all_its_pipelines_or_one():
 
 
 def test_other_schedules_have_one_pipeline():
-    setting = tuned("interleaved", 2, 4, num_chunks=3, recomputes=True)
+    setting = tuned("interleaved", 2, 4, num_chunks=3, recompute_when="early")
     assert setting.build() == recompute(build("interleaved", 2, 4, num_chunks=3))
 
 
@@ -48,7 +50,8 @@ def test_what_a_schedule_cannot_do_is_refused():
 
 def test_only_1f1b_as_it_was_is_plain():
     assert tuned("avgpipe", 3, 4, 1, 0).is_plain
-    others = [tuned("avgpipe", 3, 4, 2, 0), tuned("avgpipe", 3, 4, 1, 1), tuned("avgpipe", 3, 4, 1, 0, recomputes=True)]
+    others = [tuned("avgpipe", 3, 4, 2, 0), tuned("avgpipe", 3, 4, 1, 1)]
+    others += [tuned("avgpipe", 3, 4, 1, 0, recompute_when=when) for when in ("early", "late")]
     assert not any(setting.is_plain for setting in [*others, tuned("zb_h1", 3, 4)])
 
 
@@ -75,7 +78,7 @@ def test_1f1b_and_1f1b_afp_by_name_are_one_pipeline_of_avgpipe():
 
 
 def test_chunks_are_for_those_that_take_them_and_recompute_for_all():
-    settings = Space(3, (4,), schedules=("zb_h1", "interleaved"), chunks=(2, 3), recomputes=(False, True)).settings()
+    settings = Space(3, (4,), schedules=("zb_h1", "interleaved"), chunks=(2, 3), recomputes=(None, "early")).settings()
     assert [str(setting) for setting in settings] == [
         "1f1b M=4 N=1",
         "zb_h1 M=4 N=1",

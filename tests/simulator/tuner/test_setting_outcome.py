@@ -58,6 +58,7 @@ def test_a_row_is_plain_data():
         "advance": 1,
         "num_chunks": None,
         "recomputes": False,
+        "recompute_when": None,
         "microbatches_per_pipeline": 4,
         "microbatches": 8,
         "training": "elastic averaging",

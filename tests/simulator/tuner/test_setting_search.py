@@ -14,7 +14,7 @@ from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measu
 from tests.simulator.tuner.problems import problem
 
 SCHEDULES = ("avgpipe", "zb_h1", "interleaved", "chimera")
-SPACE = Space(3, (1, 2, 4, 8), (1, 2, 3), (0, 2), SCHEDULES, recomputes=(False, True))
+SPACE = Space(3, (1, 2, 4, 8), (1, 2, 3), (0, 2), SCHEDULES, recomputes=(None, "early"))
 
 
 def by_simpy(asked, setting):
@@ -32,7 +32,7 @@ def slows(asked, setting):
     return any(setting.num_pipelines * cost.utilisation > 1 for cost in costs.stages)
 
 
-AVGPIPE = Space(3, (2, 8), (1, 3), (0, 2), ("avgpipe",), recomputes=(False, True))
+AVGPIPE = Space(3, (2, 8), (1, 3), (0, 2), ("avgpipe",), recomputes=(None, "early"))
 
 
 @pytest.mark.parametrize("setting", AVGPIPE.settings(), ids=str)

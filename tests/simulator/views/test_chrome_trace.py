@@ -10,7 +10,20 @@ from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream
-from pipesched.schedules.ops import Average, Message, Overlap, Payload, Recv, Reduce, Send, Step, backward, forward
+from pipesched.schedules.ops import (
+    Average,
+    Compute,
+    Message,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Send,
+    Step,
+    backward,
+    forward,
+)
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views import to_trace
 from tests.hand_timelines import play, shaken
@@ -39,6 +52,13 @@ def test_a_reduction_has_a_lane_of_its_own_beside_the_computations():
     assert {event["name"]: names[event["tid"]] for event in events(text, "X")} == {
         "B 0": (1, "compute"), "Reduce 0": (1, "reduce"), "F 1": (1, "compute"), "Step 0": (1, "compute")
     }  # fmt: skip
+
+
+def test_a_late_recompute_has_a_name_and_a_category_of_its_own():
+    late = Compute(Phase.RECOMPUTE, 0, 2, is_late=True)
+    text = to_trace(timeline(Span(0, late, 0.0, 1.0, 2.0), Span(0, backward(0, 2), 2.0, 2.0, 4.0)))
+    shown = [(event["name"], event["cat"]) for event in events(text, "X")]
+    assert shown == [("LATE_R 2", "late_recompute"), ("B 2", "backward")]
 
 
 def timeline(*spans, memory=(), num_ranks=1, source="predicted"):

@@ -28,7 +28,7 @@ STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF", ".html": b"<!DO
 
 
 def every_kind():
-    ops = [Compute(phase, 0, 1) for phase in Phase]
+    ops = [*(Compute(phase, 0, 1) for phase in Phase), Compute(Phase.RECOMPUTE, 0, 1, is_late=True)]
     ops += [Overlap(forward(0, 2), backward(1, 3)), Reduce(0), Step(0), Average(1), Unshard(0), Reshard(0)]
     spans = [Span(rank, op, 3.0 * i, 3.0 * i, 3.0 * i + 2) for rank in range(2) for i, op in enumerate(ops)]
     return Timeline("every kind", "predicted", tuple(spans), (0, 0))
@@ -220,7 +220,7 @@ def test_a_reduction_that_computations_interrupt_is_drawn_in_pieces():
 
 def test_a_terminal_knows_every_kind_of_op():
     rows = text_gantt(every_kind(), width=120).splitlines()
-    assert set(rows[1][8:]) == set("FBIWRO+SAur.")
+    assert set(rows[1][8:]) == set("FBIWRLO+SAur.")
     assert "O overlap" in "".join(rows[-2:])
 
 

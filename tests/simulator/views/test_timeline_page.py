@@ -138,16 +138,16 @@ def test_halves_and_runs_of_one_schedule_have_their_rows():
 
 
 def test_every_kind_of_op_and_posts_that_nobody_meets_have_their_page():
-    ops = [Compute(phase, 0, 1) for phase in Phase]
+    ops = [*(Compute(phase, 0, 1) for phase in Phase), Compute(Phase.RECOMPUTE, 0, 1, is_late=True)]
     ops += [Overlap(forward(0, 2), backward(1, 4)), Reduce(0), Step(0), Average(1), Unshard(0), Reshard(0)]
     ops += [Recv(Message(Payload.ACTIVATION, 0, 7), 5), Send(Message(Payload.GRADIENT, 1, 7), 9)]
     spans = [Span(rank, op, 3.0 * i, 3.0 * i, 3.0 * i + 2) for rank in range(2) for i, op in enumerate(ops)]
     data = data_of(timeline_page([Timeline("all", "predicted", tuple(spans), (0, 0))]))
     assert [name for name, _ in data["legend"]] == [
-        "forward", "backward", "backward, inputs", "backward, weights", "recompute",
+        "forward", "backward", "backward, inputs", "backward, weights", "recompute", "late recompute",
         "reduce", "step", "average", "unshard", "reshard",
     ]  # fmt: skip
-    assert [len(row["width"]) for row in data["rows"]] == [12, 12]
+    assert [len(row["width"]) for row in data["rows"]] == [13, 13]
 
 
 def test_the_table_has_settings_and_measures():

@@ -10,7 +10,7 @@ import pipesched
 from pipesched.questions import ScheduleCounts
 from pipesched.schedules import ScheduleError, make_generated_schedule, make_schedule
 from pipesched.schedules.builders import OwnName
-from pipesched.schedules.ops import Compute, Message, Overlap, Payload, Send, Step, backward, forward
+from pipesched.schedules.ops import Compute, Message, Overlap, Payload, Phase, Send, Step, backward, forward
 from pipesched.workflows.arguments import own_entry, read_schedule_argument, searched_entries
 from tests.profiles.hand_profiles import layer, measurement, profile
 
@@ -112,9 +112,10 @@ BAD = {
     "got lists of 1 ranks, expected 2": lambda p, m: [[]],
     "got lists of more ranks, expected 2": lambda p, m: [[]] * 5,
     "rank 1, op 0: got '1F0', expected an op of whole numbers; try": lambda p, m: [[forward(0, 0)], ["1F0"]],
-    "rank 0, op 0: got Compute('F', 0, 0, 0, 0), expected": lambda p, m: [[Compute("F", 0, 0)], []],
-    "rank 0, op 0: got Compute(F, -1, 0, 0, 0), expected": lambda p, m: [[forward(-1, 0)], []],
-    "got Compute(F, 0, 0.5, 0, 0), expected": lambda p, m: [[forward(0, 0.5)], []],
+    "rank 0, op 0: got Compute('F', 0, 0, 0, 0, False), expected": lambda p, m: [[Compute("F", 0, 0)], []],
+    "rank 0, op 0: got Compute(F, -1, 0, 0, 0, False), expected": lambda p, m: [[forward(-1, 0)], []],
+    "got Compute(F, 0, 0.5, 0, 0, False), expected": lambda p, m: [[forward(0, 0.5)], []],
+    "got Compute(F, 0, 0, 0, 0, True), expected": lambda p, m: [[Compute(Phase.FORWARD, 0, 0, is_late=True)], []],
     "rank 0, op 0: got Overlap(": lambda p, m: [[Overlap(forward(0, 0), None)], []],
     "rank 0, op 0: got Send(": lambda p, m: [[Send(Message(Payload.ACTIVATION, 0, 0), None)], []],
     "got 1000000 stages of 3000 micro-batches, expected at most 5000000": lambda p, m: [[forward(999_999, 0)], []],

@@ -30,6 +30,7 @@ MEGATRON = """\
 # Megatron-LM, 8 processes: 2 x 4 ranks of 1f1b
 # The model's first layer is its embedding, the last its output layer, all others are transformer layers.
 # Recomputation keeps the input of every transformer layer, where the setting keeps that of a stage.
+# It runs inside the backward, where the setting recomputes before the gradient has arrived.
 PIPELINE_ARGS=(
     --pipeline-model-parallel-size 4
     --num-layers 10
@@ -47,6 +48,7 @@ TORCHTITAN = """\
 # The model's first layer is its embedding, the last its output layer, all others are transformer layers.
 # The last word ends the command line.
 # Recomputation keeps the input of every transformer layer, where the setting keeps that of a stage.
+# It runs inside the backward, where the setting recomputes before the gradient has arrived.
 PIPELINE_ARGS=(
     --parallelism.data_parallel_replicate_degree 2
     --parallelism.data_parallel_shard_degree 1
@@ -384,6 +386,14 @@ def test_recomputation_of_stages_holds_that_of_attention(trainer, line):
     text = export_setting(changed(sharding=AGAIN), trainer)
     assert text == export_setting(UNEVEN, trainer)
     assert line in text
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan"])
+def test_a_setting_that_recomputes_early_is_told_from_the_trainer_which_does_it_late(trainer):
+    late = export_setting(changed(recompute_when="late"), trainer)
+    assert set(export_setting(UNEVEN, trainer).splitlines()) - set(late.splitlines()) == {
+        "# It runs inside the backward, where the setting recomputes before the gradient has arrived."
+    }
 
 
 def test_a_plan_and_its_file_say_the_same(tmp_path):

@@ -76,6 +76,19 @@ def test_only_what_the_trainer_runs_is_searched_for_it_and_all_of_that(anything,
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_trainer_recomputes_late_and_its_plans_are_predicted_so(trainer):
+    options = {"schedules": ["1f1b"], "depths": [4], "recompute": "yes", "top": 1}
+    early, late = (searched(**options, trainer=asked) for asked in (None, trainer))
+    assert (early.plan.schedule_spec.recompute_when, late.plan.schedule_spec.recompute_when) == ("early", "late")
+    assert early.best.setting.recompute_when == "early"
+    assert late.to_dict()["plans"][0]["candidate"]["recompute_when"] == "late"
+    simulation = pipesched.simulate(late.plan, pipesched.Setup(PROFILE, TWO_NODES))
+    assert simulation.makespan_s == pytest.approx(late.best.seconds, rel=1e-9)
+    with pytest.raises(pipesched.ArgumentError, match=f"^recompute_when: got early with `trainer={trainer}`, expected"):
+        searched(**options, trainer=trainer, recompute_when="early")
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_refused_plan_has_a_way_out(anything, trainer):
     """The advice is followed as it stands: other words of the plan, or a plan for the trainer."""
     for outcome in anything.ranking.ranked:

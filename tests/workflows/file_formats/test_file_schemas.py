@@ -255,7 +255,7 @@ def test_lines_of_a_search_are_accepted_and_others_refused(tmp_path):
     assert len(lines) > 1
     assert all(map(schema.is_valid, lines))
     head, outcome, *_ = lines
-    for wrong in ({**head, "version": 2}, {"format": head["format"]}, {**outcome, "setting": {}}, {**outcome, "no": 1}):
+    for wrong in ({**head, "version": 1}, {"format": head["format"]}, {**outcome, "setting": {}}, {**outcome, "no": 1}):
         assert not schema.is_valid(wrong)
 
 

@@ -109,6 +109,24 @@ def test_every_row_is_what_simulate_says_of_the_setting():
         require_as_simulated(row, pipesched.simulate(lists, pipesched.Setup(COSTS, cluster)))
 
 
+@pytest.mark.parametrize(("p", "m", "early_s", "late_s"), [(8, 8, 0.53, 0.6), (3, 4, 0.22, 0.24)])
+def test_a_late_recompute_starts_when_the_gradient_is_there(p, m, early_s, late_s):
+    costs, counts = pipesched.DeviceCost(0.01, 0.02), {"num_ranks": [p], "num_microbatches": [m]}
+    for when, seconds in {None: early_s, "early": early_s, "late": late_s}.items():
+        (row,) = pipesched.sweep(["1f1b"], costs, **counts, recompute="yes", recompute_when=when).to_rows()
+        assert row["makespan_s"] == pytest.approx(seconds, rel=1e-12)
+        assert row.get("recompute_when") == ("late" if when == "late" else None)
+
+
+def test_every_row_with_a_late_recompute_is_what_simulate_says_of_it():
+    result = small(schedules=["1f1b", "zb_h2"], recompute="both", recompute_when="late")
+    assert {row["recompute_when"] for row in result.to_rows()} == {None, "late"}
+    for row in result.to_rows():
+        lists = pipesched.build(row["schedule"], row["num_ranks"], row["num_microbatches"])
+        lists = recompute(lists, None, "late") if row["recomputes"] else lists
+        require_as_simulated(row, pipesched.simulate(lists, COSTS))
+
+
 NETWORKS = [pipesched.NetworkOptions(), pipesched.NetworkOptions("eager"), pipesched.NetworkOptions(slowdown=0.5)]
 
 

@@ -8,7 +8,7 @@ import pytest
 import pipesched
 from pipesched.schedules import Span
 from pipesched.schedules.builders import CATALOGUE, build
-from pipesched.schedules.ops import Phase, Reduce, Summed
+from pipesched.schedules.ops import Phase, Reduce, Summed, computes
 from pipesched.schedules.transforms import recompute, with_step_barrier
 from tests.hand_timelines import SECONDS, play
 from tests.profiles.hand_profiles import layer, measurement, profile, split
@@ -276,6 +276,29 @@ def test_a_run_with_a_barrier_keeps_it_under_other_counts():
     assert [span.op for span in more.after.spans if isinstance(span.op, Reduce)] == [
         Reduce(stage, Summed.NORM) for stage in range(2)
     ]
+
+
+def late_recomputes(timeline):
+    return {part.is_late for span in timeline.spans for part in computes(span.op) if part.phase is Phase.RECOMPUTE}
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_run_keeps_when_it_recomputes(when):
+    run = play(recompute(build("1f1b", 3, 4), None, when), source="measured")
+    kept = pipesched.what_if(run, bandwidth_factor=2.0)
+    assert late_recomputes(kept.before) == late_recomputes(kept.after) == {when == "late"}
+    other = pipesched.what_if(run, schedule="gpipe", recompute="all")
+    assert late_recomputes(other.after) == {when == "late"}
+    chosen = pipesched.what_if(run, schedule="gpipe", recompute="all", recompute_when="late")
+    assert late_recomputes(chosen.after) == {True}
+
+
+def test_a_run_without_recomputation_recomputes_when_asked():
+    run = play(build("1f1b", 3, 4), source="measured")
+    early, late = (pipesched.what_if(run, recompute="all", recompute_when=when).after for when in ("early", "late"))
+    assert late.makespan_s - early.makespan_s == pytest.approx(2.0)  # (p - 1) F
+    with pytest.raises(pipesched.ArgumentError, match=r"^recompute_when: got late without `recompute`"):
+        pipesched.what_if(run, recompute_when="late")
 
 
 @pytest.mark.distributed
