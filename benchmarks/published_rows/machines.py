@@ -69,7 +69,7 @@ MACHINES = (
         gpu="h100",
         gpus_per_node=8,
         network_bytes_per_s=50e9,
-        network_latency_s=500e-6,
+        network_latency_s=400e-6,
         origin="p5.48xlarge, EFA of 3,200 Gb/s per node; time of a hop fitted to half of the runs whose tensor "
         "parallelism crosses nodes",
     ),

@@ -68,9 +68,16 @@ def _of_nanotron(run: PublishedRun) -> Mapping[str, Any]:
     Gathered inputs: ``tp_recompute_allgather`` is on by default (src/nanotron/config/parallelism_config.py), as for the
     runs of two stages, the last ones of scripts/scaling_benchmarks.py, and for the old runs, which notes mark. That all
     other runs keep the gathered inputs is supposed: only so their memory is explained.
+
+    Sums: without ZeRO, DistributedDataParallel sums the gradients of a bucket beside the backward; supposed to be late
+    in a pipeline, whose runs without ZeRO are the slower ones.
     """
     is_recomputed = run.pp == 2 or "old PP runs" in run.note
-    return {"gradient_bytes": 4 + 2 * ((run.dp or 1) > 1) + 2 * (run.pp > 1), "keeps_gathered": not is_recomputed}
+    return {
+        "gradient_bytes": 4 + 2 * ((run.dp or 1) > 1) + 2 * (run.pp > 1),
+        "keeps_gathered": not is_recomputed,
+        "hides_gradients": run.pp == 1 and run.zero.startswith("0"),
+    }
 
 
 def _of_bigscience(run: PublishedRun) -> Mapping[str, Any]:

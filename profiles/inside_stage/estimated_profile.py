@@ -198,10 +198,11 @@ def training_state(
     states = optimizer_element * (shard if sharding.zero else parameters)
     updated = shard if sharding.zero else parameters
     # the norm reads the gradient, the step reads it again, reads and writes all states, and writes the weights
-    step_s = clock.moved_s(2 * sharding.gradient_bytes * updated + 2 * optimizer_element * updated + element * updated)
-    step_s += clock.moved_s(sharding.gradient_bytes * (shard if sharding.zero >= 2 else parameters))  # zeroing
+    summed = min(FLOAT32_BYTES, sharding.gradient_bytes)  # further bytes are copies
+    step_s = clock.moved_s(2 * summed * updated + 2 * optimizer_element * updated + element * updated)
+    step_s += clock.moved_s(summed * (shard if sharding.zero >= 2 else parameters))  # zeroing
     if copies > 1:
-        summed_bytes = sharding.gradient_bytes * parameters
+        summed_bytes = summed * parameters
         kind: CollectiveKind = "reduce_scatter" if sharding.zero else "all_reduce"
         summed_s = (
             clock.collective_s(Collective(kind, summed_bytes, group), is_chained=True) if sharding.zero < 3 else 0.0
