@@ -51,8 +51,10 @@ from .workflows.file_formats import FILE_FORMATS as FILE_FORMATS
 from .workflows.file_formats import file_schema as file_schema
 from .workflows.measuring import analytic_profile as analytic_profile
 from .workflows.measuring import costs_from_runs as costs_from_runs
+from .workflows.measuring import fit_gpu as fit_gpu
 from .workflows.measuring import profile as profile
 from .workflows.measuring import profile_from_runs as profile_from_runs
+from .workflows.measuring import profile_kernels as profile_kernels
 from .workflows.measuring import profile_links as profile_links
 from .workflows.measuring import profile_of_layers as profile_of_layers
 from .workflows.measuring import run as run

@@ -2,6 +2,10 @@ from .collective_time import collective_s as collective_s
 from .estimated_profile import estimated_profile as estimated_profile
 from .fabric import Fabric as Fabric
 from .fabric import fabric_of as fabric_of
+from .kernel_fit import FEWEST_PRODUCTS as FEWEST_PRODUCTS
+from .kernel_fit import MeasuredKernel as MeasuredKernel
+from .kernel_fit import fit_kernels as fit_kernels
+from .kernel_fit import kernel_errors as kernel_errors
 from .kernel_time import kernel_s as kernel_s
 from .model_shape import Experts as Experts
 from .model_shape import LatentAttention as LatentAttention

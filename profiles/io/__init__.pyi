@@ -1,5 +1,6 @@
 from .cluster_json import cluster_schema as cluster_schema
 from .cluster_json import cluster_text as cluster_text
+from .cluster_json import gpu_text as gpu_text
 from .cluster_json import read_cluster as read_cluster
 from .cost_tables import load_cost_table as load_cost_table
 from .cost_tables import load_layer_costs as load_layer_costs
@@ -7,10 +8,18 @@ from .cost_tables import load_stage_costs as load_stage_costs
 from .faults import in_our_words as in_our_words
 from .faults import one_line as one_line
 from .faults import require_no_faults as require_no_faults
+from .kernel_table import KernelTable as KernelTable
+from .kernel_table import attention_operator as attention_operator
+from .kernel_table import kernel_cells as kernel_cells
+from .kernel_table import kernel_table_text as kernel_table_text
+from .kernel_table import load_kernel_table as load_kernel_table
+from .kernel_table import product_operator as product_operator
+from .kernel_table import save_kernel_table as save_kernel_table
 from .loading import RUN_COSTS_FORMAT as RUN_COSTS_FORMAT
 from .loading import gpu_names as gpu_names
 from .loading import load_cluster as load_cluster
 from .loading import load_gpu as load_gpu
+from .loading import load_kernel_curve as load_kernel_curve
 from .loading import load_machine as load_machine
 from .loading import load_plan as load_plan
 from .loading import load_profile as load_profile
@@ -20,6 +29,7 @@ from .loading import machine_names as machine_names
 from .loading import names_profile as names_profile
 from .loading import read_profile_text as read_profile_text
 from .loading import save_cluster as save_cluster
+from .loading import save_gpu as save_gpu
 from .loading import save_plan as save_plan
 from .loading import save_profile as save_profile
 from .loading import save_run_costs as save_run_costs

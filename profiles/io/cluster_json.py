@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -234,6 +235,18 @@ class _Gpu(Record):
     kernels: Annotated[str, Field(max_length=40)] | _KernelCurve | None = None
     float8_efficiency: _Share | None = None
     machine: Text | None = None
+
+
+def gpu_text(gpu: Gpu) -> str:
+    """Return a GPU as JSON for `read_gpu`, without its name, which is that of its file.
+
+    Raises:
+        ProfileError: The GPU has invalid numbers, such as NaN.
+    """
+    fields = {name: value for name, value in asdict(gpu).items() if name != "name" and value is not None}
+    text = json.dumps(fields, indent=1) + "\n"
+    parse_record(_Gpu, text, f"gpu {gpu.name}", "correct it")
+    return text
 
 
 def read_gpu(text: str, file: str, name: str, load_curve: Callable[[str], KernelCurve]) -> Gpu:

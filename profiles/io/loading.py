@@ -230,6 +230,17 @@ def load_gpu(name: str | Path) -> Gpu:
     return load_gpu(DATA_FOLDER / "gpus" / f"{name}.json")
 
 
+def save_gpu(gpu: Gpu, path: str | Path) -> None:
+    """Write a GPU with its curve of kernels, completely or not at all.
+
+    Raises:
+        ProfileError: The file cannot be written, or the GPU has invalid numbers.
+    """
+    from pipesched.profiles.io.cluster_json import gpu_text
+
+    write_profile_text(path, gpu_text(gpu))
+
+
 def load_kernel_curve(name: str) -> KernelCurve:
     """Return a curve of kernels that was fitted to measured shapes.
 

@@ -2,6 +2,7 @@ from .computing import computing as computing
 from .computing import device_name as device_name
 from .computing import library_versions as library_versions
 from .core_sharing import measure_sharing as measure_sharing
+from .kernel_shapes import measure_kernels as measure_kernels
 from .link_profiler import main as main
 from .profiler import ProfilerSettings as ProfilerSettings
 from .profiler import profile_model as profile_model

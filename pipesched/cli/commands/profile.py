@@ -12,11 +12,11 @@ import typer
 import pipesched
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import RunCostOptions, run_files
-from pipesched.cli.options.option_groups import Json, grouped, out_option
+from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.torch_options import ModelChoice, require_device, require_gpu
 from pipesched.cli.options.values import parse_bytes
 from pipesched.cli.output.notes import doubts_of_table
-from pipesched.cli.output.output_files import JSON, check_outputs, emit
+from pipesched.cli.output.output_files import CSV, JSON, check_outputs, emit, print_answer
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.profiles import io
 from pipesched.profiles.costs import LayerSharding
@@ -26,7 +26,7 @@ from pipesched.schedules.common import tuple_of, values_of
 from pipesched.workflows import busy_machine, measuring
 
 if TYPE_CHECKING:
-    from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement, RunsArgument
+    from pipesched.workflows.measuring import GpuFit, KernelMeasurement, MeasuredCosts, ProfileMeasurement, RunsArgument
 
 _GPUS = (
     "a10, a100, a100-40gb, b200, b300, gb200, gb300, h100, h100-96gb, h20, h200, h800, l4, l40s, mi300x, mi355x, v100"
@@ -58,6 +58,20 @@ class GpuOptions:
     sharding: LayerSharding = LayerSharding()  # noqa: RUF009 -- frozen
 
 
+@dataclass(frozen=True, kw_only=True)
+class KernelOptions:
+    """Options for kernels in place of layers."""
+
+    shapes: Annotated[
+        Path | None,
+        file_option("Measure products of matrices and attention here, in place of MODEL; write their table", CSV),
+    ] = None
+    fit: Annotated[
+        Path | None,
+        typer.Option(help="Fit the kernels of --gpu to a table of --shapes; --out writes the GPU for --gpu (JSON)."),
+    ] = None
+
+
 @grouped
 def profile(
     *,
@@ -67,6 +81,7 @@ def profile(
     ] = None,
     layers: LayerOptions,
     estimate: GpuOptions,
+    kernels: KernelOptions,
     known: RunCostOptions,
     stages: Annotated[
         bool, typer.Option("--stages", help="Write costs of stages, with hand-over, also for runs with a profile.")
@@ -81,11 +96,15 @@ def profile(
     --gpu estimates all of this for a transformer, as llama3-70b, from its operators and a data sheet. Runs alone give
     the median and spread of every op of a stage, hand-over and messages, as a file for --stage-costs. Runs and
     --profile give a profile with the seconds of the runs. --layer-costs and --microbatch-size alone give a profile
-    too.
+    too. --shapes measures kernels of this machine, and --fit makes a file for --gpu of them.
     """
     meter, notes = LoadMeter(), list[str]()
-    check_outputs((out, JSON))
+    check_outputs((out, JSON), (kernels.shapes, CSV))
     name = model.name
+    if kernels != KernelOptions():
+        is_alone = (name, runs, known, stages, input_share) == (None, None, RunCostOptions(), False, None)
+        _print_kernels(kernels, layers, estimate, is_alone=is_alone, is_json=json, out=out)
+        return
     is_table = name is None and runs is None and known.layer_costs is not None
     if (name is None) == (runs is None) and not is_table:
         got = "none" if name is None else "both"
@@ -115,6 +134,49 @@ def profile(
         emit(measured.to_json(), None)
     else:
         print_result(measured.table(), [*notes, *measured.notes])
+
+
+def _print_kernels(
+    kernels: KernelOptions,
+    layers: LayerOptions,
+    estimate: GpuOptions,
+    *,
+    is_alone: bool,
+    is_json: bool,
+    out: Path | None,
+) -> None:
+    """Print and write the kernels that --shapes measures, or the GPU that --fit fits."""
+    if not is_alone:
+        raise InputError(
+            "profile: got --shapes or --fit with a model, costs or runs, expected them alone; leave one out"
+        )
+    answer = _of_kernels(kernels, layers, estimate, out)
+    print_answer("profile", answer.to_dict(), answer.notes, [answer.table().noted(answer.notes)], is_json=is_json)
+
+
+def _of_kernels(
+    kernels: KernelOptions, layers: LayerOptions, estimate: GpuOptions, out: Path | None
+) -> KernelMeasurement | GpuFit:
+    """Return the kernels that --shapes measures, or the GPU that --fit fits, and write them."""
+    if kernels.shapes is not None:
+        if kernels.fit is not None or estimate != GpuOptions() or out is not None:
+            raise InputError("--shapes: got it with --fit, --gpu or --out, expected it alone; fit the table afterwards")
+        require_device(layers.device)
+        chosen = {name: getattr(layers, name) for name in ("device", "dtype", "threads", "repeats", "seed")}
+        if layers != LayerOptions(**chosen):
+            raise InputError(f"--shapes: got an option of layers, expected --{', --'.join(chosen)}; leave it out")
+        with progress_bar("measuring kernels") as tick:
+            measured = pipesched.profile_kernels(**chosen, progress=tick)
+        measured.save(kernels.shapes)
+        return measured
+    if estimate.gpu is None or estimate != GpuOptions(gpu=estimate.gpu) or layers != LayerOptions():
+        got = "no --gpu" if estimate.gpu is None else "it with options of layers"
+        raise InputError(f"--fit: got {got}, expected --gpu alone; try --fit shapes.csv --gpu h100 --out mine.json")
+    assert kernels.fit is not None, "as just asked"
+    fitted = pipesched.fit_gpu(kernels.fit, estimate.gpu)
+    if out is not None:
+        fitted.save(out)
+    return fitted
 
 
 def _require_unused(missing: str, are_unused: bool, what: str) -> None:

@@ -1,3 +1,7 @@
+from .kernel_profiling import GpuFit as GpuFit
+from .kernel_profiling import KernelMeasurement as KernelMeasurement
+from .kernel_profiling import fit_gpu as fit_gpu
+from .kernel_profiling import profile_kernels as profile_kernels
 from .link_profiling import LinkMeasurement as LinkMeasurement
 from .link_profiling import profile_links as profile_links
 from .measured_costs import MeasuredCosts as MeasuredCosts

@@ -58,6 +58,8 @@ CALLS = {
     pipesched.load_machine: {"name": "dgx-a100"},
     pipesched.lower: {"schedule": pipesched.build("1f1b", **COUNTS)},
     pipesched.profile_links: {},
+    pipesched.profile_kernels: {},
+    pipesched.fit_gpu: {"table": "shapes.csv", "gpu": "a100"},
     pipesched.uniform: {"num_stages": 2, "forward_s": 1.0},
     pipesched.flat: {"num_devices": 2},
     pipesched.of_nodes: {"node": pipesched.flat(2), "num_nodes": 2},
@@ -107,6 +109,7 @@ def _nothing_starts(monkeypatch, tmp_path):
     for name in ("runs.launcher.Processes", "launch.started", "runs.train_locally"):
         monkeypatch.setattr(f"pipesched.executor.{name}", start)
     monkeypatch.setattr("pipesched.profiles.measuring.profile_model", start)
+    monkeypatch.setattr("pipesched.profiles.measuring.measure_kernels", start)
     monkeypatch.setattr("pipesched.profiles.measuring.yardstick_s", start)
     monkeypatch.setattr("pipesched.simulator.search.runners.worker_pool", start)
     monkeypatch.chdir(tmp_path)
@@ -143,6 +146,7 @@ COUNTED = {
     pipesched.tune: {"chunks": [2], "num_workers": 1, "num_contenders": 2},
     pipesched.profile: {"microbatch_sizes": [1, 2], "repeats": 2, "warmup": 1, "passes": 1, "threads": 1, "seed": 3},
     pipesched.profile_links: {"num_ranks": 2, "sizes_bytes": [1024], "repeats": 2},
+    pipesched.profile_kernels: {"threads": 1, "repeats": 2, "warmup": 1, "seed": 3},
     pipesched.run: {"microbatch_size": 2, "iterations": 2, "warmup": 1, "threads": 1, "seed": 3, "partition": [2, 2]},
     pipesched.verify: {"profile": GPT, "model": "gpt", "microbatch_size": 2, "iterations": 2, "warmup": 1},
     pipesched.verify_rounds: {"rounds": 2, "microbatch_size": 2, "iterations": 2, "warmup": 1},
