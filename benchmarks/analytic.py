@@ -183,14 +183,14 @@ def layers() -> Iterator[Row]:
 
 
 def recomputing() -> Iterator[Row]:
-    """Yield the iterations with full recomputation, and with recomputation of attention only."""
+    """Yield the iterations with full recomputation, late as Megatron-LM's, and with recomputation of attention only."""
     for name, (shape, stages, chunks, microbatches, samples, full_s, selective_s) in RECOMPUTING.items():
         partition = blocks_per_stage(shape.layers, stages * chunks)
         if chunks > 1:
             schedule = pipesched.build("interleaved", stages, microbatches, num_chunks=chunks)
         else:
             schedule = pipesched.build("1f1b", stages, microbatches)
-        full = iteration(estimated(shape, samples, 8), recompute(schedule), partition, stages)
+        full = iteration(estimated(shape, samples, 8), recompute(schedule, None, "late"), partition, stages)
         profile = estimated(shape, samples, 8, has_sequence=True, recompute="selective")
         selective = iteration(profile, schedule, partition, stages)
         yield Row(f"{name}, all again", full_s, full.makespan_s)
@@ -198,10 +198,11 @@ def recomputing() -> Iterator[Row]:
 
 
 def scaling() -> Iterator[Row]:
-    """Yield the iterations of the weak scaling: full recomputation, micro-batches of one sample."""
+    """Yield the iterations of the weak scaling: full recomputation, late, and micro-batches of one sample."""
     for name, shape, gpus_per_layer, stages, gpus, batch, teraflops in SCALING:
         published_s = published_flops(shape, batch) / (gpus * teraflops * 1e12)
-        schedule = recompute(pipesched.build("1f1b", stages, batch * gpus_per_layer * stages // gpus))
+        whole = pipesched.build("1f1b", stages, batch * gpus_per_layer * stages // gpus)
+        schedule = recompute(whole, None, "late")
         partition = blocks_per_stage(shape.layers, stages)
         run = iteration(estimated(shape, 1, gpus_per_layer), schedule, partition, stages)
         yield Row(f"{name}, {gpus} GPUs, t = {gpus_per_layer}, p = {stages}", published_s, run.makespan_s)

@@ -29,6 +29,7 @@ LINES = [
     (tuned("avgpipe", 3, 4, 3, 1), build("avgpipe", 3, 12, pipelines=3, advance=1)),
     (tuned("avgpipe", 3, 2, 2, 0, recompute_when="early"), recompute(build("avgpipe", 3, 4, pipelines=2, advance=0))),
     (tuned("zb_h1", 3, 8), build("zb_h1", 3, 8)),
+    (tuned("zb_h1", 3, 8, recompute_when="late"), recompute(build("zb_h1", 3, 8), None, "late")),
     (tuned("interleaved", 3, 4, num_chunks=2), build("interleaved", 3, 4, num_chunks=2)),
 ]
 
