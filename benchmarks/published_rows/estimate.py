@@ -50,7 +50,9 @@ def estimate(setting: Setting) -> IterationEstimate:
     machine = setting.machine
     gpu = load_gpu(machine.gpu)
     inter = Link(machine.network_latency_s, machine.network_bytes_per_s)
-    fabric = Fabric(machine.gpus_per_node, Link(NODE_LATENCY_S, gpu.link_bandwidth_bytes_per_s), inter)
+    boards = Link(NODE_LATENCY_S, machine.board_bytes_per_s)
+    node = Link(NODE_LATENCY_S, gpu.link_bandwidth_bytes_per_s)
+    fabric = Fabric(machine.gpus_per_node, node, inter, machine.board_gpus, boards)
     profile = _profile(setting.shape, setting.sharding, machine.gpu, fabric, setting.microbatch_size)
     is_tied = setting.shape.is_tied
     if is_tied and setting.depth == 1:

@@ -16,6 +16,8 @@ class Machine:
         gpu: Name of the data sheet of the GPU.
         gpus_per_node: GPUs that NVLink or its like connects.
         network_bytes_per_s: Bandwidth of the network for each GPU, one way [bytes/s].
+        board_gpus: GPUs that NVLink connects, where a node has several boards of them; otherwise None.
+        board_bytes_per_s: Bandwidth between these boards for each GPU, one way [bytes/s].
         network_latency_s: Time of a hop of a collective between nodes, besides its bytes.
         origin: Origin of the numbers.
     """
@@ -26,15 +28,20 @@ class Machine:
     network_bytes_per_s: float
     origin: str
     network_latency_s: float = 1e-5
+    board_gpus: int | None = None
+    board_bytes_per_s: float = 0.0
 
 
 MACHINES = (
     Machine(
         patterns=("a100", "jean zay"),
         gpu="a100",
-        gpus_per_node=4,
-        network_bytes_per_s=12.5e9,
-        origin="4 GPUs and 4 Omni-Path links of 100 Gb/s per node: bigscience, train/tr11-176B-ml/README.md",
+        gpus_per_node=8,
+        network_bytes_per_s=6.25e9,
+        board_gpus=4,
+        board_bytes_per_s=12.5e9,
+        origin="8 GPUs per node, 4 NVLinks between GPUs, so two boards of 4, and 4 Omni-Path links of 100 Gb/s: "
+        "bigscience, train/tr11-176B-ml/README.md; between the boards fitted to half of the runs with tensor parallelism of 8",
     ),
     Machine(
         patterns=("a100", "4x100gb"),

@@ -162,7 +162,7 @@ def model_shape(run: PublishedRun) -> ModelShape:
         ValueError: A number is missing, or contradicts another number.
     """
     family = family_of(run)
-    heads = run.heads or _supposed_heads(run.hidden, run.tp)
+    heads = run.heads or KNOWN_HEADS.get(run.hidden) or _supposed_heads(run.hidden, run.tp)
     head_size = family.head_size or run.hidden // heads
     if not family.head_size and run.hidden % heads:
         raise ValueError(f"heads is {heads}; expected a divisor of hidden, {run.hidden}")
@@ -189,6 +189,10 @@ def model_shape(run: PublishedRun) -> ModelShape:
         latent=family.latent,
         predicted_tokens=1 if re.search(r"w/ ?mtp", run.model.lower()) else family.predicted_tokens,
     )
+
+
+KNOWN_HEADS = {14400: 96}
+"""Heads of a width whose rows do not say them: bigscience, train/tr11-176B-ml/chronicles-prequel.md, Best TFLOPs."""
 
 
 def _supposed_heads(hidden: int, tensor: int) -> int:

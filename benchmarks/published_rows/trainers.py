@@ -131,6 +131,9 @@ TRAINERS = (
             ),
             "attention": Known("unfused", "supposed: FlashAttention is newer than these runs"),
             "has_fused_gradients": Known(False, "supposed: gradients are no float32"),
+            "has_whole_sums": Known(
+                True, "supposed: DeepSpeed, deepspeed/runtime/engine.py: buffered_allreduce_fallback"
+            ),
             "recompute": Known("full", "bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm: --checkpoint-activations"),
         },
         row_settings=_of_bigscience,

@@ -156,6 +156,13 @@ class LayerSharding:
     hides_gradients: Annotated[
         bool, Description("Sum gradients beside the last backward.", option="--overlap-grad-reduce")
     ] = False
+    has_whole_sums: Annotated[
+        bool,
+        Description(
+            "Whether every copy gets the sum of all gradients under ZeRO-1, not of its part alone (DeepSpeed).",
+            has_option=False,
+        ),
+    ] = False
     hides_weights: Annotated[
         bool,
         Description(

@@ -18,7 +18,7 @@ from pipesched.profiles.costs import (
     estimated_provenance,
 )
 from pipesched.profiles.inside_stage.collective_time import collective_s
-from pipesched.profiles.inside_stage.fabric import Fabric, group_of
+from pipesched.profiles.inside_stage.fabric import Fabric, group_of, linked_group
 from pipesched.profiles.inside_stage.kernel_time import kernel_s
 from pipesched.profiles.inside_stage.layer_operators import (
     OperatorPass,
@@ -81,9 +81,9 @@ class StageClock:
         """Return the seconds of an exchange, alone or as one of many in a row; 0 in a group of one GPU."""
         if self._size(collective.group) == 1:
             return 0.0
-        group = group_of(collective.group, self.sharding, self.fabric.node_gpus)
+        group, between = linked_group(collective.group, self.sharding, self.fabric)
         return collective_s(
-            collective, group.per_node, group.num_nodes, self.fabric.intra, self.fabric.inter, is_chained=is_chained
+            collective, group.per_node, group.num_nodes, self.fabric.intra, between, is_chained=is_chained
         )
 
     def _size(self, name: GroupName) -> int:
@@ -203,7 +203,7 @@ def training_state(
     step_s += clock.moved_s(summed * (shard if sharding.zero >= 2 else parameters))  # zeroing
     if copies > 1:
         summed_bytes = summed * parameters
-        kind: CollectiveKind = "reduce_scatter" if sharding.zero else "all_reduce"
+        kind: CollectiveKind = "reduce_scatter" if sharding.zero and not sharding.has_whole_sums else "all_reduce"
         summed_s = (
             clock.collective_s(Collective(kind, summed_bytes, group), is_chained=True) if sharding.zero < 3 else 0.0
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import LayerSharding
@@ -17,11 +17,15 @@ class Fabric:
         node_gpus: GPUs of a node.
         intra: Link to the other GPUs of the node.
         inter: The GPU's share of the links to other nodes.
+        board_gpus: GPUs that `intra` connects, where a node has several boards of them; otherwise None.
+        between_boards: The GPU's share of the links between the boards of a node.
     """
 
     node_gpus: int
     intra: Link
     inter: Link
+    board_gpus: int | None = None
+    between_boards: Link = field(default_factory=Link)
 
 
 def fabric_of(node: Cluster) -> Fabric:
@@ -48,6 +52,14 @@ class GpuGroup:
     def size(self) -> int:
         """The number of GPUs."""
         return self.per_node * self.num_nodes
+
+
+def linked_group(name: GroupName, sharding: LayerSharding, fabric: Fabric) -> tuple[GpuGroup, Link]:
+    """Return a group of a stage, and the slower link between its parts: nodes, or boards of one node."""
+    group = group_of(name, sharding, fabric.node_gpus)
+    if group.num_nodes == 1 and fabric.board_gpus is not None:
+        return group_of(name, sharding, fabric.board_gpus), fabric.between_boards
+    return group, fabric.inter
 
 
 def group_of(name: GroupName, sharding: LayerSharding, node_gpus: int) -> GpuGroup:

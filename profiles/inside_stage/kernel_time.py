@@ -10,7 +10,8 @@ incomplete wave leave multiprocessors idle; small tiles and short inner dimensio
 
 A product in float8 reads elements of one byte, and its tiles fill their pipelines with twice the columns, in float4
 with nearly four times as many. In a training run power limits the clock: computation takes 1 / `sustained` of its time
-alone, memory traffic does not. The library chooses the fastest tile; so does the model. All other kernels are
+alone, memory traffic does not. A width of heads that is no multiple of `_ALIGNED` elements leaves no kernel for the
+tensor cores. The library chooses the fastest tile; so does the model. All other kernels are
 attention, or only move bytes.
 """
 
@@ -27,6 +28,10 @@ _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128))
 """Rows and columns of the tiles of a product, the largest first."""
 _ATTENTION_ROWS = 128
 """Rows of a block of attention."""
+_ALIGNED = 8
+"""Elements of 16 bytes, in which tensor cores read operands of two bytes."""
+_UNALIGNED_SHARE = 0.1
+"""Share of the throughput of unaligned products: half of the BigScience runs with heads of 108 and 150 numbers."""
 
 
 def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision, attention: AttentionKernel = "fused") -> float:
@@ -67,6 +72,8 @@ def _product_s(operator: Operator, gpu: Gpu, curve: KernelCurve, precision: Matm
         halvings = math.log2(_TILES[0][0] * _TILES[0][1] / (rows * columns))
         waves += curve.wave_loss * (math.ceil(waves) - waves)
         compute_s = min(compute_s, waves * work / (rate * curve.small_tile**halvings))
+    if any(count % _ALIGNED for count in (operator.columns, operator.inner)) and operator.name in ("scores", "values"):
+        compute_s /= _UNALIGNED_SHARE
     memory_s = operator.num_bytes / (curve.memory * gpu.memory_bandwidth_bytes_per_s)
     fixed_s = operator.batch * curve.expert_s if operator.kind == "group_matmul" else curve.launch_s
     return fixed_s + max(compute_s, memory_s) + curve.exposed_memory * min(compute_s, memory_s)
