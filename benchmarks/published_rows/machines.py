@@ -41,7 +41,7 @@ MACHINES = (
         board_gpus=4,
         board_bytes_per_s=12.5e9,
         origin="8 GPUs per node, 4 NVLinks between GPUs, so two boards of 4, and 4 Omni-Path links of 100 Gb/s: "
-        "bigscience, train/tr11-176B-ml/README.md; between boards fitted to half of the runs with tensor parallelism of 8",
+        "bigscience, train/tr11-176B-ml/README.md; between boards fitted to half of the runs at tensor parallelism 8",
     ),
     Machine(
         patterns=("a100", "4x100gb"),
