@@ -184,7 +184,9 @@ class PlanSearch:
         untried = [f"not tried unless named, as -s 1f1b,zbv: {', '.join(self.untried)}{told}"] if self.untried else []
         trainers = [f"{trainer} {number_ranges(numbers) or 'none'}" for trainer, numbers in self.trainers.items()]
         line = f"plans that each trainer can run (--export): {'; '.join(trainers)}"
-        return [self._effort, *notes, *self.notes, *untried, line]
+        is_early = any(outcome.setting.recompute_when == "early" for outcome in self.ranking.ranked)
+        late = ["trainers recompute inside the backward: --recompute-when late predicts it"] if is_early else []
+        return [self._effort, *notes, *self.notes, *untried, line, *late]
 
     def _rows(self) -> list[dict[str, str]]:
         """Return a row per plan, with distinguishing columns early and usual values left out."""

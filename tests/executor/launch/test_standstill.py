@@ -10,7 +10,8 @@ from pipesched.executor.launch import RankState, lost_messages, standstill, stan
 from pipesched.executor.launch.standstill import Stillness
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Message, Payload, Send, backward, forward
+from pipesched.schedules.ops import Compute, Message, Payload, Phase, Send, backward, forward
+from pipesched.schedules.transforms import recompute
 
 
 def state(rank, whom=NOBODY, waits_s=0.0, *, at_op_s=3.0, is_stopped=False, ending=None):
@@ -129,6 +130,18 @@ def test_where_a_message_was_sent_and_has_not_come_the_link_is_named(monkeypatch
     assert lost_messages(stopped, ops.__getitem__) == {}
     monkeypatch.setattr(sys.modules[lost_messages.__module__], "_LONGEST_LOOK_S", 0.0)
     assert lost_messages(states, ops.__getitem__) == {}, "to go through the lists takes too long"
+
+
+def test_a_late_recompute_waits_for_a_gradient_that_its_backward_still_needs():
+    ops = lower(recompute(build("gpipe", 2, 4), None, "late")).ops
+    gradient = Message(Payload.GRADIENT, 1, 1)
+    places = [ops[0].index(Compute(Phase.RECOMPUTE, 0, 1, is_late=True)), ops[1].index(Send(gradient, 0)) + 1]
+    names = [str(row[place]) for row, place in zip(ops, places, strict=True)]
+    waiting = {0: state(0, 1, 2.0)._replace(place=places[0], text=names[0])}
+    states = waiting | {1: state(1)._replace(place=places[1], text=names[1])}
+    assert lost_messages(states, ops.__getitem__) == {0: gradient}
+    before = ops[1].index(Send(gradient, 0))
+    assert lost_messages({**states, 1: states[1]._replace(place=before)}, ops.__getitem__) == {}
 
 
 def test_what_gloo_says_is_told_without_where_in_gloo_and_its_advice():

@@ -9,6 +9,7 @@ from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Phase, computes
 from pipesched.schedules.transforms import recompute
+from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
 from tests.executor import models
@@ -43,6 +44,14 @@ def test_1f1b_takes_as_long_as_its_closed_form(p, m, early, late):
     for when, expected in (("early", early), ("late", late)):
         schedule = recompute(build("1f1b", p, m), None, when)
         assert simulate_lists(schedule, costs).makespan_s == simulate_arrays(schedule, costs).makespan_s == expected
+
+
+def test_a_rank_that_recomputes_late_is_idle_because_of_later_stages():
+    costs = StageCosts((StageCost(forward_s=1.0, backward_s=2.0),) * 8)
+    for when, idle_s in (("early", 21.0), ("late", 28.0)):
+        timeline = simulate_lists(recompute(build("1f1b", 8, 8), None, when), costs)
+        causes = metrics(timeline).devices[0].idle_by_cause_s
+        assert {cause: seconds for cause, seconds in causes if seconds} == {"downstream": idle_s}
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zbv"])
