@@ -61,6 +61,7 @@ from .workflows.measuring import run as run
 from .workflows.optimizing import optimize as optimize
 from .workflows.planning import partition as partition
 from .workflows.planning import plan as plan
+from .workflows.planning import plan_layout as plan_layout
 from .workflows.simulating import Setup as Setup
 from .workflows.simulating import compare as compare
 from .workflows.simulating import goodput as goodput

@@ -30,6 +30,8 @@ Ops: TypeAlias = Callable[[], Iterator[Op]]
 """A function that returns a new iterator over one rank's list."""
 
 _MESSAGES = frozenset({Send, Recv})
+_NO_RANK = -1
+"""Rank of a forward that is missing."""
 
 
 @final
@@ -319,10 +321,14 @@ def _places_with(code: int, schedule: Schedule) -> dict[int, list[tuple[int, int
 
 
 def _homes(schedule: Schedule) -> Iterator[tuple[int, ...]]:
-    route = schedule.routes()
-    for stage in range(schedule.num_stages):
-        ranks = [route.get((stage, microbatch)) for microbatch in range(schedule.num_microbatches)]
-        known = tuple(rank for rank in ranks if rank is not None)
-        if len(known) < len(ranks):
-            raise NotRunnableError(f"{schedule.name}: {stage}F{ranks.index(None)} is missing; check the schedule")
-        yield known[:1] if len(set(known)) == 1 else known
+    columns, shape = schedule.columns, (schedule.num_stages, schedule.num_microbatches)
+    cells = np.flatnonzero(columns.codes % op_cells.OVERLAPPED == op_cells.F)
+    stages, microbatches = columns.stages[cells], columns.microbatches[cells]
+    inside = (stages < shape[0]) & (microbatches < shape[1])
+    ranks_of = np.full(shape, _NO_RANK)
+    ranks_of[stages[inside], microbatches[inside]] = columns.rank_of(cells[inside])
+    for stage, ranks in enumerate(ranks_of):
+        if (ranks == _NO_RANK).any():
+            microbatch = int(np.argmax(ranks == _NO_RANK))
+            raise NotRunnableError(f"{schedule.name}: {stage}F{microbatch} is missing; check the schedule")
+        yield tuple(ranks[:1].tolist() if (ranks == ranks[:1]).all() else ranks.tolist())

@@ -3,6 +3,8 @@ from .partitioning import NumDevices as NumDevices
 from .partitioning import PartitionAim as PartitionAim
 from .partitioning import PartitionSettings as PartitionSettings
 from .partitioning import ProfiledSize as ProfiledSize
+from .planning import LayoutSettings as LayoutSettings
+from .planning import PlanLimits as PlanLimits
 from .planning import PlanSettings as PlanSettings
 from .planning import TrainerName as TrainerName
 from .profiling import USUAL_SIZES as USUAL_SIZES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+from pipesched.profiles.costs import AttentionKernel, MatmulPrecision
 from pipesched.questions.searching import RECOMPUTE_TIMES, Recompute, Workers
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, Names
 from pipesched.schedules.transforms import RecomputeWhen
@@ -13,39 +14,82 @@ CompressionChoice: TypeAlias = Literal["no", "half", "both"]
 TrainerName: TypeAlias = Literal["torchtitan", "megatron", "deepspeed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSettings:
-    """The settings of `plan`."""
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class LayoutSettings:
+    """The splits of a transformer that is estimated, as llama3-70b, and the numbers of its computation."""
+
+    panel: ClassVar[str] = "Estimate"
+
+    tensor: Annotated[
+        Counts | None,
+        Description(
+            "GPUs that share every matrix, tensor parallelism with sequence parallelism (default: any in a node).",
+            option="--tp",
+            least=1,
+            most=MAX_NUMBER,
+        ),
+    ] = None
+    context: Annotated[
+        Counts | None,
+        Description(
+            "GPUs that share the tokens of a sample, context parallelism (default: any with 2,048 tokens each).",
+            option="--cp",
+            least=1,
+            most=MAX_NUMBER,
+        ),
+    ] = None
+    expert: Annotated[
+        Counts | None,
+        Description(
+            "GPUs that share the experts, expert parallelism (default: any).", option="--ep", least=1, most=MAX_NUMBER
+        ),
+    ] = None
+    zero: Annotated[
+        Counts | None,
+        Description(
+            "Stages of ZeRO: 1 shards optimizer states, 2 gradients, 3 weights (default: all; 2 with one micro-batch).",
+            least=0,
+            most=3,
+        ),
+    ] = None
+    precision: Annotated[
+        MatmulPrecision, Description("Number type of matrix products; weights and messages stay bfloat16 under float8.")
+    ] = "bfloat16"
+    attention: Annotated[
+        AttentionKernel,
+        Description("Kernel of attention: unfused, FlashAttention 1 or 2, or the newest fused kernel of the GPU."),
+    ] = "fused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanLimits:
+    """The settings of every search for a plan."""
 
     panel: ClassVar[str] = "Search"
 
     batch_size: Annotated[int, Description("Samples per optimizer step.", short="-b", least=1, most=MAX_NUMBER)]
-    num_devices: Annotated[
-        int | None,
-        Description("Number of devices (default: all of the cluster).", option="--devices", least=1, most=MAX_NUMBER),
-    ] = None
     schedules: Annotated[
         Names | None,
         Description(
-            "Schedules to try: names, or builders of your own (default: gpipe,1f1b,interleaved,zb_h1).", short="-s"
+            "Schedules to try: names, or builders of your own (default: gpipe,1f1b,interleaved,zb_h1; of a "
+            "transformer 1f1b,interleaved,zb_h1).",
+            short="-s",
         ),
     ] = None
-    asynchronous: Annotated[
-        bool, Description("Try schedules with stale weights too: pipedream_2bw, wpipe, 1f1b_rr.")
-    ] = False
     depths: Annotated[
         Counts | None,
         Description("Ranks per copy of the pipeline (default: any).", option="--depth", least=1, most=MAX_NUMBER),
     ] = None
     chunks: Annotated[
-        Counts, Description("Stages per rank of schedules with several.", short="-v", least=1, most=MAX_NUMBER)
-    ] = (2,)
-    recompute: Recompute = "both"
-    recompute_when: Annotated[
-        RecomputeWhen | None, Description(f"{RECOMPUTE_TIMES}; default: late with `trainer`, else early.")
+        Counts | None,
+        Description(
+            "Stages per rank of schedules with several (default: 2; of a transformer 2,3,4,6,8).",
+            short="-v",
+            least=1,
+            most=MAX_NUMBER,
+        ),
     ] = None
-    compression: Annotated[CompressionChoice, Description("Send activations and gradients in half precision.")] = "no"
-    fewer: Annotated[bool, Description("Try layouts that leave devices idle too.")] = False
+    recompute: Recompute = "both"
     time_limit_s: Annotated[
         float | None,
         Description(
@@ -62,3 +106,21 @@ class PlanSettings:
         ),
     ] = None
     top: Annotated[int, Description("Plans to rank.", least=1, most=1000, panel="Output")] = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings(PlanLimits):
+    """The settings of `plan`."""
+
+    num_devices: Annotated[
+        int | None,
+        Description("Number of devices (default: all of the cluster).", option="--devices", least=1, most=MAX_NUMBER),
+    ] = None
+    asynchronous: Annotated[
+        bool, Description("Try schedules with stale weights too: pipedream_2bw, wpipe, 1f1b_rr.")
+    ] = False
+    recompute_when: Annotated[
+        RecomputeWhen | None, Description(f"{RECOMPUTE_TIMES}; default: late with `trainer`, else early.")
+    ] = None
+    compression: Annotated[CompressionChoice, Description("Send activations and gradients in half precision.")] = "no"
+    fewer: Annotated[bool, Description("Try layouts that leave devices idle too.")] = False

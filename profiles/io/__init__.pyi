@@ -55,5 +55,6 @@ from .record_schema import record_schema as record_schema
 from .run_costs_json import run_costs_schema as run_costs_schema
 from .run_costs_json import run_costs_text as run_costs_text
 from .shape_names import model_shape as model_shape
+from .shape_names import names_shape as names_shape
 from .shape_names import preset_names as preset_names
 from .validation import parse_record as parse_record

@@ -20,6 +20,12 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _PRESETS.glob("*.json")))
 
 
+def names_shape(text: str) -> bool:
+    """Return whether `text` begins as the name of a transformer whose shape is known without a measurement."""
+    kind, _, _ = text.partition(":")
+    return kind in ("hf", "transformer", *preset_names())
+
+
 def model_shape(name: str | Path) -> ModelShape:
     """Return the shape of a transformer.
 

@@ -2,7 +2,9 @@ from .candidate_evaluation import predict_candidate as predict_candidate
 from .candidate_evaluation import steps_of as steps_of
 from .candidate_evaluation import timeline_of as timeline_of
 from .layout_judge import LayoutJudge as LayoutJudge
+from .layouts import LAYOUT_CHUNKS as LAYOUT_CHUNKS
 from .layouts import LAYOUT_SCHEDULES as LAYOUT_SCHEDULES
+from .layouts import LAYOUT_SIZES as LAYOUT_SIZES
 from .layouts import LayoutRequest as LayoutRequest
 from .layouts import TransformerLayout as TransformerLayout
 from .layouts import layouts as layouts

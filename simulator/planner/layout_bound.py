@@ -134,12 +134,19 @@ class StageCut:
     shares: tuple[RankShare, ...]
 
 
-def cuts_of(shape: ModelShape, form: Form, costs: KindCosts) -> tuple[StageCut, ...]:
-    """Return the cuts that are tried: ranks of equal seconds, and stages of equal numbers of blocks or layers."""
+def cuts_of(shape: ModelShape, form: Form, costs: KindCosts, *, is_uniform: bool = False) -> tuple[StageCut, ...]:
+    """Return the cuts that are tried: ranks of equal seconds, and stages of equal numbers of blocks or layers.
+
+    Args:
+        shape: The model.
+        form: The schedule.
+        costs: The costs of the layers.
+        is_uniform: Whether stages of equal numbers of layers, embedding and head included, are the only cut.
+    """
     both, numbers = costs.both_s, layers_of(shape)
     mean_s = (both.block * numbers.block + both.expert_block * numbers.expert_block) / shape.layers
     ends = round(both.embedding / mean_s * _LAYER_SHARES), round(both.head / mean_s * _LAYER_SHARES)
-    return _cuts(shape, form, ends)
+    return _cuts(shape, form, None if is_uniform else ends)
 
 
 @lru_cache(maxsize=16)
@@ -150,8 +157,11 @@ def layers_of(shape: ModelShape) -> Kinds:
 
 
 @lru_cache(maxsize=4096)
-def _cuts(shape: ModelShape, form: Form, ends: tuple[int, int]) -> tuple[StageCut, ...]:
+def _cuts(shape: ModelShape, form: Form, ends: tuple[int, int] | None) -> tuple[StageCut, ...]:
+    """Return the cuts for the work of embedding and head, or the cut into stages of equal numbers of layers."""
     layout = _layout(form)
+    if ends is None:
+        return (_cut(shape, layout, _uniform(shape.layers + 2 + shape.predicted_tokens, layout.num_stages)),)
     sizes = dict.fromkeys((_balanced(shape.layers, layout, ends), _even(shape.layers, layout.num_stages)))
     return tuple(_cut(shape, layout, (*of[:-1], of[-1] + shape.predicted_tokens)) for of in sizes)
 
@@ -189,11 +199,15 @@ def _even(num_blocks: int, num_stages: int) -> tuple[int, ...]:
     """Return stages with equal numbers of blocks, or else of layers; embedding and head are layers."""
     size, left = divmod(num_blocks, num_stages)
     if left:
-        return tuple(last - first for first, last in uniform_partition(num_blocks + 2, num_stages))
+        return _uniform(num_blocks + 2, num_stages)
     sizes = [size] * num_stages
     sizes[0] += 1
     sizes[-1] += 1
     return tuple(sizes)
+
+
+def _uniform(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    return tuple(last - first for first, last in uniform_partition(num_layers, num_stages))
 
 
 def _cut(shape: ModelShape, layout: StageLayout, partition: tuple[int, ...]) -> StageCut:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import LayerSharding, StageCost
 from pipesched.profiles.inside_stage import ModelShape, estimated_profile
+from pipesched.schedules import Schedule
+from pipesched.schedules.lowering import lower
 from pipesched.simulator.fast import EqualPipelines
-from pipesched.simulator.planner.candidate_evaluation import lowered
 from pipesched.simulator.planner.layout_bound import (
     KindCosts,
     KindStates,
@@ -98,19 +100,25 @@ class LayoutJudge:
         for _, least_seconds, cut in sorted(bounds, key=lambda bound: bound[1]):
             if best.fits and best.seconds is not None and best.seconds <= least_seconds:
                 break
-            outcome = self.predicted(replace(layout, partition=cut.partition))
+            outcome = self._wanted(replace(layout, partition=cut.partition))
             if outcome.held_bytes is not None and limit is not None and outcome.held_bytes > limit:
                 over = f"a GPU holds {outcome.held_bytes} bytes of {limit}"
                 outcome = replace(outcome, reason=over_memory_reason(over))
             best = min(best, outcome, key=_rank)
         return best
 
+    def _wanted(self, layout: TransformerLayout) -> Outcome:
+        """Predict a layout with its partition, unless it is refused."""
+        refusal = self._request.refusal
+        reason = None if refusal is None else refusal(layout)
+        return self.predicted(layout) if reason is None else Outcome(layout, reason=reason)
+
     def predicted(self, layout: TransformerLayout) -> Outcome:
         """Predict time and memory of a layout with its partition, whatever the memory of a GPU."""
         request = self._request
         try:
             costs = request.profile(layout.sharding, layout.size).costs_of_layers(layout.bounds, layout.size)
-            lists = lowered(layout.order, 1)
+            lists = _lists(layout.order)
             estimate = EqualPipelines(lists, costs, request.pipeline(layout.num_ranks)).together(1)
         except UNPREDICTABLE as error:
             return Outcome(layout, reason=str(error))
@@ -135,7 +143,7 @@ class LayoutJudge:
         form = Form(layout.schedule, layout.num_ranks, layout.num_chunks)
         costs, states = self._costs_of(split, layout.size), self._states_of(layout.sharding)
         count, bounds = layout.num_microbatches, []
-        for cut in cuts_of(self._request.shape, form, costs):
+        for cut in cuts_of(self._request.shape, form, costs, is_uniform=self._request.is_uniform):
             num_bytes = least_bytes(form, cut, count, costs, states)
             bounds.append((num_bytes, least_s(form, cut, count, costs, states), cut))
         return bounds
@@ -176,6 +184,12 @@ class LayoutJudge:
         bounds = [(0, 1), *((block, block + 1) for block in blocks), (blocks[-1] + 1, len(profile.layers))]
         costs = profile.costs_of_layers(bounds, size).stages
         return costs if len(blocks) == 2 else (*costs[:2], *costs[1:])
+
+
+@lru_cache(maxsize=16)
+def _lists(order: Setting) -> Schedule:
+    """Return the lowered lists of one step of one copy; raises ScheduleError if the schedule has no such counts."""
+    return lower(order.build())
 
 
 def _one_of_each_kind(shape: ModelShape) -> ModelShape:

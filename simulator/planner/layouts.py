@@ -81,7 +81,8 @@ class LayoutRequest:
         zeros: Stages of ZeRO. Stage 2 sums gradients after each micro-batch, and is tried with one micro-batch alone.
         sizes: Samples of a micro-batch.
         recomputes: Recomputation; selective recomputation is tried only if attention keeps a matrix of scores.
-        refusal: Returns why a layout is not wanted, or None; another process may call it.
+        refusal: Returns why a layout with its partition is not wanted, or None; another process may call it.
+        is_uniform: Whether stages share the layers evenly, embedding and head included, as DeepSpeed deals them out.
     """
 
     shape: ModelShape
@@ -102,6 +103,7 @@ class LayoutRequest:
     sizes: tuple[int, ...] = LAYOUT_SIZES
     recomputes: tuple[Recomputation, ...] = ("none", "selective", "full")
     refusal: Callable[[Setting], str | None] | None = None
+    is_uniform: bool = False
 
     def profile(self, sharding: LayerSharding, size: int) -> Profile:
         """Return the estimated profile of one GPU for micro-batches of `size` samples."""
@@ -130,11 +132,9 @@ def layouts(request: LayoutRequest) -> Iterator[TransformerLayout]:
                 count = share // size
                 if share % size or (split.zero == _SUMMED_IN_EACH and count > 1) or _is_wasteful(request, split, size):
                     continue
-                layout = TransformerLayout(
+                yield TransformerLayout(
                     form.schedule, depth, count, form.num_chunks, microbatch_size=size, width=split.data, sharding=split
                 )
-                if request.refusal is None or request.refusal(layout) is None:
-                    yield layout
 
 
 def _is_wasteful(request: LayoutRequest, split: LayerSharding, size: int) -> bool:

@@ -40,6 +40,8 @@ _ANSWER_S, _QUICK_OPS = 0.15, 10_000
 """Time limit of further work after an interrupt [s], and most ops of a candidate in it."""
 PROOF = "no other candidate can be faster with balanced layers; the cuts of the plans shown come from a local search"
 """The note of a completed search on the candidates that are not shown."""
+_TELL_S = 0.1
+"""Time between two reports of progress, each of which reads all bounds [s]."""
 _FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
 
@@ -153,7 +155,7 @@ class _Search:
         self._top = top
         self._workers = workers
         self._late_s = late_s
-        self._is_interrupted = False
+        self._is_interrupted, self._told_s = False, -math.inf
         self._tick = tick
         self._judge = judge
         self._considered: list[tuple[float, Setting]] = []
@@ -240,6 +242,9 @@ class _Search:
         return dict(sorted((self._rejected | outcomes).items()))
 
     def _tell(self) -> None:
+        if monotonic() < self._told_s + _TELL_S:
+            return
+        self._told_s = monotonic()
         best = self._best_throughput
         ahead = sum(bound * best < 1 for bound in self._queue.open_bounds)
         self._tick(SearchProgress(1 - ahead / len(self._considered), best))

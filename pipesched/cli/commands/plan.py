@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -12,13 +13,14 @@ import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
-from pipesched.cli.options.plan_options import ModelOptions, PlanConditions
+from pipesched.cli.options.plan_options import LayoutOptions, ModelOptions, PlanConditions
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, print_results, progress_bar
-from pipesched.questions import PlanSettings
-from pipesched.schedules.common import values_of
+from pipesched.profiles.io import names_shape
+from pipesched.questions import LayoutSettings, PlanLimits, PlanSettings
+from pipesched.schedules.common import Counts, declared, option_name, values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 
@@ -30,11 +32,15 @@ if TYPE_CHECKING:
 def plan(
     profile: Annotated[
         str,
-        typer.Argument(help="Profile (JSON), graph (.txt), table of layers (CSV), or a model, measured first."),
+        typer.Argument(
+            help="Profile (JSON), graph (.txt), table of layers (CSV), a transformer, estimated, as llama3-70b, "
+            "hf:config.json or transformer:layers=.., or another model, measured first."
+        ),
     ],
     machines: MachineOptions,
     asked: PlanSettings,
-    conditions: PlanConditions = PlanConditions(),  # noqa: B008 -- frozen
+    layout: LayoutOptions = LayoutOptions(),  # noqa: B008 -- frozen
+    conditions: PlanConditions = PlanConditions(),  # noqa: B008
     model: ModelOptions = ModelOptions(),  # noqa: B008
     explain: Annotated[
         bool,
@@ -50,8 +56,9 @@ def plan(
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
 
-    Counts are lists and ranges: 1,2,4 or 1:8:x2. Ctrl-C ends the search with the best plan so far. Exits with 1 if
-    nothing fits.
+    Of a transformer also tensor, context and expert parallelism, ZeRO and micro-batch sizes, from estimates. Counts
+    are lists and ranges: 1,2,4 or 1:8:x2. Ctrl-C ends the search with the best plan so far. Exits with 1 if nothing
+    fits.
     """
     from pipesched.cli.output.plan_print import explained, print_explained
     from pipesched.workflows.planning import require_planning
@@ -59,6 +66,14 @@ def plan(
     if asked.trainer is not None and (json or explain):
         other = "--json" if json else "--explain"
         raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
+    if names_shape(profile) or layout.gpu is not None:
+        others = {"--explain": explain, "--plot": plot, "--out": out}
+        strange = [*_given(asked, {*declared(PlanLimits), "num_devices"}), *_given(conditions)]
+        strange += [*_given(model, {"microbatch_sizes"}), *filter(others.get, others)]
+        _require_none(strange, f"{profile}, which is estimated")
+        _plan_layout(profile, machines, asked, layout, model.microbatch_sizes, is_json=json)
+        return
+    _require_none(_given(layout), f"{profile}, which is not estimated, as llama3-70b is")
     check_outputs(*((path, (*PLAN, PAGE)) for path in out or ()), (plot, FIGURE_SUFFIXES))
     require_planning(asked)
     cluster = machines.load_first(asked.num_devices, "--devices", "plan")
@@ -86,6 +101,54 @@ def plan(
             print_explained(best, request)
     if plot is not None:
         save_figure(result.plot, plot)
+
+
+def _plan_layout(
+    model: str,
+    machines: MachineOptions,
+    asked: PlanSettings,
+    layout: LayoutOptions,
+    sizes: Counts | None,
+    *,
+    is_json: bool,
+) -> None:
+    """Plan a transformer that is estimated, and print the layouts, or the best one for a trainer."""
+    if asked.trainer is not None and is_json:
+        raise InputError("--export: got --json too, expected none, as nothing else is printed then; leave one out")
+    cluster = machines.load_first(asked.num_devices, "--devices", "plan")
+    with progress_bar(f"planning for {len(cluster.devices)} GPUs") as tick:
+        result = pipesched.plan_layout(
+            model, cluster, **values_of(asked, PlanLimits), **values_of(layout, LayoutSettings), gpu=layout.gpu,
+            sizes=sizes, progress=tick,
+        )  # fmt: skip
+    if result.best is None and not result.ranking.is_complete:
+        raise KeyboardInterrupt  # before there was anything to say
+    if is_json:
+        print_json("plan", result.to_dict(), result.notes)
+    if result.best is None:
+        complain(in_flags(result.nothing_fits))
+        raise typer.Exit(NEGATIVE)
+    if asked.trainer is not None:
+        emit(result.export(asked.trainer), None)
+    elif not is_json:
+        print_results(result.tables())
+
+
+def _given(record: Any, allowed: Collection[str] = ()) -> list[str]:
+    """Return the options of a group that differ from their defaults, without those that are allowed."""
+    settings, usual = declared(record.__class__), {field.name: field.default for field in fields(record)}
+    names = [name for name in usual if name not in allowed and getattr(record, name) != usual[name]]
+    return [settings[name].option if name in settings else option_name(name) for name in names]
+
+
+def _require_none(options: Sequence[str], what: str) -> None:
+    """Refuse options that do not go with `what`.
+
+    Raises:
+        InputError: There are some.
+    """
+    if options:
+        raise InputError(f"{options[0]}: got it with {what}, expected none; leave it out")
 
 
 def _end_without_plan(result: PlanSearch, notes: Sequence[str], *, is_json: bool) -> NoReturn:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+import typer
+
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.terminal import progress_bar
 from pipesched.executor import LayerSettings
-from pipesched.questions import ConvertRate, InputShare
+from pipesched.questions import ConvertRate, InputShare, LayoutSettings
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import NetworkOptions
@@ -42,6 +44,16 @@ class PlanConditions:
             input_share=self.input_share,
             convert_bytes_per_s=self.convert_bytes_per_s,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions(LayoutSettings):
+    """Options for planning a transformer that is estimated."""
+
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Data sheet of the GPUs, as h100, or a file (JSON) (default: the one of the --machine)."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

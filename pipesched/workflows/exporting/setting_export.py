@@ -14,6 +14,7 @@ from pipesched.questions import TrainerName
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement
+from pipesched.simulator.planner import TransformerLayout
 from pipesched.simulator.search import Setting
 from pipesched.workflows import ArgumentError, require_choice, require_kind
 from pipesched.workflows.arguments import PartitionArgument, partition_text, read_plan_argument
@@ -134,3 +135,42 @@ def _refusal(rule: TrainerRule, candidate: Setting) -> str | None:
     except (ArgumentError, ScheduleError) as error:
         return str(error)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRule:
+    """Returns why a trainer cannot express a layout of a transformer; can be sent to another process.
+
+    Attributes:
+        trainer: The trainer.
+    """
+
+    trainer: TrainerName
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the trainer divides the layers among stages by itself."""
+        return self.trainer == "deepspeed"
+
+    def __call__(self, layout: Setting) -> str | None:
+        """Return why the trainer cannot express a layout with its partition, or None if it can."""
+        try:
+            export_layout(layout, self.trainer)
+        except (ArgumentError, ScheduleError) as error:
+            return str(error)
+        return None
+
+
+def export_layout(layout: Setting, trainer: TrainerName) -> str:
+    """Return a layout of a transformer as flags or configuration of another trainer, as `export_setting` does."""
+    assert isinstance(layout, TransformerLayout), "a layout has the split of its layers"
+    precision = layout.sharding.precision
+    setting = PipelineSetting(
+        schedule_spec=layout.order.schedule_spec(),
+        partition=layout.partition,
+        microbatch_size=layout.size,
+        sharding=layout.sharding,
+        dtype="bfloat16" if precision == "float8" else precision,
+        is_planned=True,
+    )
+    return flags_of(setting, trainer)

@@ -1,3 +1,6 @@
+from .layout_planning import LayoutQuestion as LayoutQuestion
+from .layout_planning import plan_layout as plan_layout
+from .layout_search import LayoutSearch as LayoutSearch
 from .partitioning import PartitionedModel as PartitionedModel
 from .partitioning import PartitionRequest as PartitionRequest
 from .partitioning import partition as partition

@@ -82,7 +82,7 @@ def plan(question: PlanQuestion) -> PlanSearch:
         batch_size=question.batch_size,
         schedules=plannable_schedules(question.schedules, question.asynchronous),
         depths=None if question.depths is None else tuple_of(question.depths),
-        chunks=tuple_of(question.chunks),
+        chunks=(2,) if question.chunks is None else tuple_of(question.chunks),
         recomputes=read_recomputes(question.recompute, question.recompute_when, "early" if rule is None else "late"),
         compressions=_COMPRESSIONS[question.compression],
         fewer=question.fewer,

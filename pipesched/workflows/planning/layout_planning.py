@@ -1,0 +1,179 @@
+"""Planning of a transformer that is estimated: find the fastest layout on a cluster that fits into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+from pipesched.profiles.clusters import Cluster, Gpu, first_devices
+from pipesched.profiles.costs import LayerSharding, Recomputation
+from pipesched.profiles.inside_stage import ModelShape, fabric_of
+from pipesched.profiles.io import gpu_names, load_gpu, model_shape
+from pipesched.questions import LayoutSettings, PlanLimits, RecomputeChoice, TrainerName
+from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
+from pipesched.simulator.planner import (
+    LAYOUT_CHUNKS,
+    LAYOUT_SCHEDULES,
+    LAYOUT_SIZES,
+    LayoutRequest,
+    search_plans,
+)
+from pipesched.workflows import ArgumentError, asks, require_callable, require_kind
+from pipesched.workflows.arguments import workers_for
+from pipesched.workflows.exporting import LayoutRule
+from pipesched.workflows.planning.layout_search import LayoutSearch
+from pipesched.workflows.planning.planning import plannable_schedules
+
+_SCHEDULES: dict[TrainerName | None, tuple[str, ...]] = {
+    None: LAYOUT_SCHEDULES,
+    "megatron": ("1f1b", "interleaved"),
+    "torchtitan": ("1f1b", "interleaved", "interleaved_zb", "zbv"),
+    "deepspeed": ("1f1b",),
+}
+"""The schedules that are tried by default."""
+_ZEROS: dict[TrainerName | None, tuple[int, ...]] = {
+    None: (0, 1, 2, 3),
+    "megatron": (0, 1),
+    "torchtitan": (0, 2, 3),
+    "deepspeed": (0, 1),
+}
+"""The stages of ZeRO that a trainer has beside pipelines."""
+_RECOMPUTES: dict[RecomputeChoice, tuple[Recomputation, ...]] = {
+    "no": ("none",),
+    "yes": ("selective", "full"),
+    "both": ("none", "selective", "full"),
+}
+_SHARED_BY_ONE = LayerSharding(has_sequence=True, hides_gradients=True, hides_weights=True)
+"""The software of a trainer: sequence parallelism, and exchanges with the copies beside the computation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutQuestion(LayoutSettings, PlanLimits):
+    """The question of `plan_layout`; its fields are the arguments of that function."""
+
+    model: str | Path | ModelShape = field(kw_only=False)
+    cluster: Cluster = field(kw_only=False)
+    gpu: str | Path | Gpu | None = None
+    sizes: Annotated[Counts | None, Description("Samples per micro-batch to try.", least=1, most=MAX_NUMBER)] = None
+    progress: Callable[[float], None] = lambda share: None  # noqa: ARG005
+
+    def __post_init__(self) -> None:
+        """Refuse invalid arguments."""
+        require_callable("progress", self.progress)
+        require_kind("cluster", self.cluster, Cluster, "a Cluster; try pipesched.load_machine('dgx-h100')")
+
+
+@asks(LayoutQuestion)
+def plan_layout(question: LayoutQuestion) -> LayoutSearch:
+    """Find the fastest layout of a transformer that fits, from estimates; a KeyboardInterrupt ends the search.
+
+    The search covers the depth, virtual stages, tensor with sequence, context, expert and data parallelism, ZeRO,
+    micro-batches, recomputation and the schedule. The trainer sums gradients and gathers weights beside the
+    computation.
+
+    Args:
+        model: A preset, as ``llama3-70b``; a configuration, as ``hf:path/config.json``; free numbers, as
+            ``transformer:layers=32,hidden=4096,..``; or a ModelShape.
+        cluster: Equal GPUs: their memory and links.
+        gpu: Name of a data sheet, a file (.json), or a Gpu (default: the one with memory and links of the cluster).
+        progress: Receives the share of settled layouts.
+
+    Raises:
+        ArgumentError: A setting is invalid, the devices are not equal, or no data sheet is theirs.
+        ProfileError: The model does not exist, no layout is possible, or the data sheet lacks a number.
+        ScheduleError: A schedule does not exist.
+    """
+    shape = question.model if isinstance(question.model, ModelShape) else model_shape(question.model)
+    cluster = question.cluster
+    _require_equal(cluster)
+    gpu = gpu_of(cluster) if question.gpu is None else question.gpu
+    gpu = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
+    device, trainer = cluster.devices[0], question.trainer
+    node = first_devices(cluster, [device.node for device in cluster.devices].count(device.node))
+    base = replace(_SHARED_BY_ONE, precision=question.precision, attention=question.attention)
+    schedules = _SCHEDULES[trainer]
+    if question.schedules is not None:
+        schedules = plannable_schedules(question.schedules, asynchronous=False)
+    rule = None if trainer is None else LayoutRule(trainer)
+    request = LayoutRequest(
+        shape=shape,
+        gpu=gpu,
+        fabric=fabric_of(node),
+        num_gpus=len(cluster.devices),
+        memory_bytes=gpu.memory_bytes if device.memory_bytes is None else device.memory_bytes,
+        batch_size=question.batch_size,
+        base=base,
+        schedules=schedules,
+        depths=_counts(question.depths),
+        chunks=_counts(question.chunks) or LAYOUT_CHUNKS,
+        tensors=_counts(question.tensor),
+        contexts=_counts(question.context),
+        experts=_counts(question.expert),
+        zeros=_zeros(_counts(question.zero), trainer),
+        sizes=_counts(question.sizes) or LAYOUT_SIZES,
+        recomputes=_RECOMPUTES[question.recompute],
+        refusal=rule,
+        is_uniform=rule is not None and rule.is_uniform,
+    )
+    ranking = search_plans(
+        request,
+        top=question.top,
+        time_limit_s=question.time_limit_s,
+        workers=workers_for(request.schedules, question.num_workers),
+        tick=lambda so_far: question.progress(so_far.settled),
+    )
+    return LayoutSearch(request, ranking)
+
+
+def gpu_of(cluster: Cluster) -> Gpu:
+    """Return the data sheet with the memory of the devices, and with their links if several have that memory.
+
+    Raises:
+        ArgumentError: There is none, or more than one.
+    """
+    sheets = [load_gpu(name) for name in gpu_names()]
+    like = [gpu for gpu in sheets if gpu.memory_bytes == cluster.devices[0].memory_bytes]
+    if len(like) > 1:
+        like = [gpu for gpu in like if gpu.link_bandwidth_bytes_per_s == cluster.intra.bandwidth_bytes_per_s]
+    if len(like) != 1:
+        raise ArgumentError(
+            f"gpu: got none, and {'no' if not like else 'more than one'} data sheet with the memory and links of the "
+            f"cluster, expected one of {', '.join(gpu_names())}, or a file (.json); try `gpu=h100`"
+        )
+    return like[0]
+
+
+def _require_equal(cluster: Cluster) -> None:
+    """Refuse devices that differ in speed, memory or links.
+
+    Raises:
+        ArgumentError: They differ.
+    """
+    kinds = {(device.speed, device.memory_bytes, device.op_s) for device in cluster.devices}
+    if len(kinds) > 1 or cluster.links:
+        raise ArgumentError(
+            "cluster: got devices or links that differ, expected equal GPUs for a layout; try the nodes of a machine, "
+            "as `load_machine('dgx-h100')`"
+        )
+
+
+def _counts(counts: Counts | None) -> tuple[int, ...] | None:
+    return None if counts is None else tuple_of(counts)
+
+
+def _zeros(wanted: tuple[int, ...] | None, trainer: TrainerName | None) -> tuple[int, ...]:
+    """Return the stages of ZeRO that are wanted and that the trainer has.
+
+    Raises:
+        ArgumentError: The trainer has no wanted stage.
+    """
+    has = _ZEROS[trainer]
+    zeros = tuple(zero for zero in has if wanted is None or zero in wanted)
+    if not zeros:
+        raise ArgumentError(
+            f"zero: got {', '.join(map(str, wanted or ()))}, expected some of {', '.join(map(str, has))}, as {trainer} "
+            f"has no other; try `zero={has[-1]}`"
+        )
+    return zeros

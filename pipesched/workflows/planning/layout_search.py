@@ -1,0 +1,195 @@
+"""The result of a search over layouts: the layouts that fit, the fastest first, with their rates per GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from pipesched.profiles.costs import TrainingRates
+from pipesched.questions import TrainerName
+from pipesched.simulator.analysis import readable_bytes
+from pipesched.simulator.planner import LayoutRequest, PlanRanking, TransformerLayout
+from pipesched.simulator.search import Outcome, least
+from pipesched.workflows import ArgumentError, Result, Table
+from pipesched.workflows.exporting import LayoutRule, export_layout
+from pipesched.workflows.planning.partitioning import number_ranges
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LEGEND = {
+    "s": "seconds of a step",
+    "tok/s": "tokens per second of a GPU",
+    "GiB": "peak memory of a GPU",
+    "pp": "ranks of a pipeline",
+    "v": "stages of a rank",
+    "tp": "tensor and sequence",
+    "cp": "context",
+    "ep": "experts",
+    "dp": "data",
+    "z": "ZeRO",
+    "mbs": "samples of a micro-batch",
+}
+"""The meaning of the columns."""
+_SPLITS = ("pp", "v", "tp", "cp", "ep", "dp", "z", "mbs", "recompute", "schedule")
+"""The columns of a layout; a column of equal cells is a line below the table."""
+_KEYS = (
+    "pipeline", "chunks", "tensor", "context", "expert", "data", "zero", "microbatch_size", "recompute", "schedule",
+)  # fmt: skip
+"""The names of the same values in data."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LayoutSearch(Result):
+    """The result of a search over the layouts of a transformer; all numbers are estimates.
+
+    Attributes:
+        request: The request.
+        ranking: The layouts that fit, the fastest first, and the layouts that do not.
+        notes: Cautions about the prediction, a line each.
+    """
+
+    request: LayoutRequest
+    ranking: PlanRanking
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Outcome | None:
+        """The fastest layout that fits, or None if nothing fits."""
+        return next(iter(self.ranking.ranked), None)
+
+    def rates(self, outcome: Outcome) -> TrainingRates:
+        """Return tokens per second, FLOP/s and MFU of one GPU under a layout."""
+        request = self.request
+        assert outcome.seconds is not None, "a ranked layout has its time"
+        peak = request.gpu.flops_per_s[request.base.precision]
+        return request.shape.sample_work(peak).rates(outcome.samples, outcome.seconds, request.num_gpus)
+
+    @property
+    def nothing_fits(self) -> str:
+        """A line on the layout that needs the least memory, for a search that found none that fits."""
+        nearest, limit = least(self.ranking.rejected), self.request.memory_bytes
+        if nearest is None:
+            return f"plan: no layout can be predicted; the first: {self.ranking.rejected[0].reason}"
+        return (
+            f"plan: no layout fits into {readable_bytes(limit)}: the nearest is {nearest.setting}, which needs "
+            f"{readable_bytes(nearest.held_bytes)}; try more GPUs, or a smaller `batch_size`"
+        )
+
+    def export(self, trainer: TrainerName) -> str:
+        """Return the fastest layout that a trainer can run, as its flags or configuration.
+
+        Raises:
+            ArgumentError: No ranked layout can be exported; the message names the part of the best and the reason.
+        """
+        layouts = self._layouts
+        if not layouts:
+            raise ArgumentError("plan: got no layout that fits, expected one; try more GPUs or a smaller `batch_size`")
+        rule = LayoutRule(trainer)
+        return export_layout(next((layout for layout in layouts if rule(layout) is None), layouts[0]), trainer)
+
+    @property
+    def trainers(self) -> dict[TrainerName, tuple[int, ...]]:
+        """The numbers of the ranked layouts, from 1, that each trainer can run."""
+        numbered = [*enumerate(self._layouts, 1)]
+        return {
+            name: tuple(number for number, layout in numbered if LayoutRule(name)(layout) is None)
+            for name in get_args(TrainerName)
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per layout that fits, the fastest first."""
+        import pandas as pd
+
+        return pd.DataFrame(self._data())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched plan --json`` prints it."""
+        ranking, request = self.ranking, self.request
+        return {
+            "model": request.shape.name,
+            "gpu": request.gpu.name,
+            "num_gpus": request.num_gpus,
+            "batch_size": request.batch_size,
+            "estimated": True,
+            "candidates": len(ranking.considered),
+            "predicted": ranking.num_predicted,
+            "complete": ranking.is_complete,
+            "headroom": ranking.headroom if ranking.ranked else None,
+            "layouts": self._data(),
+            "trainers": self.trainers,
+        }
+
+    def table(self) -> Table:
+        """Return a row per layout that fits; below, the effort of the search and the trainers that run each."""
+        request = self.request
+        title = (
+            f"{request.shape.name}, {request.batch_size} samples per batch, {request.num_gpus} x {request.gpu.name} "
+            "(estimated)"
+        )
+        rows = [{"": str(number), **self._row(outcome)} for number, outcome in enumerate(self.ranking.ranked, 1)]
+        equal = {name: rows[0][name] for name in _SPLITS if rows and len({row[name] for row in rows}) == 1}
+        if len(rows) == 1:
+            equal = {name: value for name, value in equal.items() if value in ("-", "1")}
+        shown = tuple({name: value for name, value in row.items() if name not in equal} for row in rows)
+        common = ", ".join(f"{name} {value}" for name, value in equal.items())
+        caption = [*([f"all: {common}"] if common else []), self._effort, *self.notes]
+        trainers = [f"{name} {number_ranges(numbers) or 'none'}" for name, numbers in self.trainers.items()]
+        caption += [f"layouts that each trainer can run (--export): {'; '.join(trainers)}"] if rows else []
+        return Table(title, shown, "\n".join(caption), _LEGEND)
+
+    @property
+    def _layouts(self) -> list[TransformerLayout]:
+        settings = [outcome.setting for outcome in self.ranking.ranked]
+        return [setting for setting in settings if isinstance(setting, TransformerLayout)]
+
+    @property
+    def _effort(self) -> str:
+        ranking = self.ranking
+        over = sum(outcome.seconds is None and outcome.held_bytes is not None for outcome in ranking.rejected)
+        text = f"{len(ranking.considered)} layouts, {over} over memory by a bound, {ranking.num_predicted} simulated; "
+        if ranking.is_complete:
+            return text + "no other of them is faster"
+        return text + f"stopped: another may be {ranking.headroom:.1%} faster"
+
+    def _data(self) -> list[dict[str, Any]]:
+        return [
+            {
+                **dict(zip(_KEYS, _split(layout), strict=True)),
+                "num_microbatches": layout.num_microbatches,
+                "partition": layout.partition,
+                "seconds": outcome.seconds,
+                "tokens_per_s_per_gpu": rates.tokens_per_s,
+                "flops_per_s_per_gpu": rates.flops_per_s,
+                "mfu": rates.utilization,
+                "peak_bytes": outcome.held_bytes,
+                "device_bytes": outcome.device_bytes,
+            }
+            for layout, outcome, rates in zip(
+                self._layouts, self.ranking.ranked, map(self.rates, self.ranking.ranked), strict=True
+            )
+        ]
+
+    def _row(self, outcome: Outcome) -> dict[str, str]:
+        layout, rates = outcome.setting, self.rates(outcome)
+        assert isinstance(layout, TransformerLayout), "a layout"
+        return {
+            "s": f"{outcome.seconds:.4g}",
+            "tok/s": f"{rates.tokens_per_s:.0f}",
+            "MFU": f"{rates.utilization:.1%}",
+            "GiB": f"{(outcome.held_bytes or 0) / 2**30:.1f}",
+            **dict(zip(_SPLITS, ("-" if value is None else str(value) for value in _split(layout)), strict=True)),
+        }
+
+    def __repr__(self) -> str:
+        best = "nothing fits" if self.best is None else f"{self.best.setting}, {self.best.seconds:.4g} s"
+        return f"LayoutSearch({self.request.shape.name!r}: {best})"
+
+
+def _split(layout: TransformerLayout) -> tuple[int | str | None, ...]:
+    """Return the choices of a layout, in the order of its columns."""
+    split = layout.sharding
+    return (
+        layout.num_ranks, layout.num_chunks, split.tensor, split.context, split.expert, split.data, split.zero,
+        layout.size, split.recompute, layout.schedule,
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""`pipesched.plan_layout`: the GPU of a cluster, the layouts of a trainer, and what is exported."""
+
+import json
+import re
+
+import pytest
+
+import pipesched
+from pipesched.profiles.clusters import Cluster, Device, of_nodes
+from pipesched.profiles.io import load_machine
+from pipesched.workflows import ArgumentError
+from pipesched.workflows.planning import LayoutSearch
+
+SMALL = "transformer:layers=8,hidden=2048,heads=16,kv_heads=8,ffn=8192,gated=yes,vocab=32000,seq=4096"
+DGX = load_machine("dgx-h100")
+
+
+def search(**settings) -> LayoutSearch:
+    return pipesched.plan_layout(SMALL, of_nodes(DGX, 2), batch_size=32, num_workers=1, **settings)
+
+
+def test_rates_of_the_best_layout_agree_with_its_seconds():
+    result = search(top=3)
+    best = result.to_dict()["layouts"][0]
+    assert result.request.gpu.name == "h100"
+    assert best["tokens_per_s_per_gpu"] == pytest.approx(32 * 4096 / best["seconds"] / 16)
+    assert 0.05 < best["mfu"] < 0.8
+    assert best["peak_bytes"] == max(best["device_bytes"]) <= DGX.devices[0].memory_bytes
+    sizes = [best[name] for name in ("pipeline", "tensor", "context", "data")]
+    assert pytest.approx(16) == sizes[0] * sizes[1] * sizes[2] * sizes[3]
+    assert best["data"] * best["num_microbatches"] * best["microbatch_size"] == 32
+    assert sum(best["partition"]) == 8 + 2
+    assert list(result.to_frame()["seconds"]) == [layout["seconds"] for layout in result.to_dict()["layouts"]]
+
+
+def test_lists_of_counts_narrow_the_search():
+    result = search(tensor=[4], context=1, depths=2, zero=1, sizes=[2], recompute="yes", schedules=["1f1b"])
+    (layout,) = result.to_dict()["layouts"]
+    assert (layout["pipeline"], layout["tensor"], layout["data"], layout["zero"]) == (2, 4, 2, 1)
+    assert (layout["microbatch_size"], layout["recompute"], layout["schedule"]) == (2, "full", "1f1b")
+
+
+def test_megatron_gets_the_planned_sizes():
+    result = search(tensor=2, depths=4, zero=1, sizes=1, schedules=["interleaved"], chunks=2, trainer="megatron")
+    text, best = result.export("megatron"), result.to_dict()["layouts"][0]
+    flags = dict(re.findall(r"^ +--(\S+) ?(.*)$", text, re.MULTILINE))
+    assert flags["pipeline-model-parallel-size"] == "4"
+    assert flags["tensor-model-parallel-size"] == "2"
+    assert flags["micro-batch-size"] == "1"
+    assert flags["global-batch-size"] == "32"
+    assert {"sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "bf16"} <= flags.keys()
+    stages = flags["pipeline-model-parallel-layout"].strip("'").split("|")
+    assert [*map(len, stages)] == list(best["partition"])
+
+
+def test_each_trainer_gets_only_what_it_runs():
+    assert {layout["zero"] for layout in search(trainer="megatron").to_dict()["layouts"]} <= {0, 1}
+    result = search(trainer="deepspeed", time_limit_s=None)
+    assert {(layout["tensor"], layout["schedule"]) for layout in result.to_dict()["layouts"]} == {(1, "1f1b")}
+    config = json.loads(result.export("deepspeed"))["config"]
+    assert config["train_batch_size"] == 32
+    assert config["bf16"] == {"enabled": True}
+    assert search(trainer="torchtitan", top=1).export("torchtitan")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"zero": 2, "trainer": "megatron"}, "zero: got 2, expected some of 0, 1, as megatron has no other"),
+        ({"tensor": 0}, "tensor: got 0, expected at least 1"),
+        ({"schedules": ["pipedream"]}, "schedules: got pipedream, which trains on stale weights"),
+        ({"precision": "float64"}, "precision: got 'float64', expected one of float32"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        search(**settings)
+
+
+def test_machines_without_a_data_sheet():
+    with pytest.raises(ArgumentError, match="gpu: got none, and no data sheet with the memory"):
+        pipesched.plan_layout(SMALL, Cluster((Device(memory_bytes=10**9),) * 4), batch_size=8)
+    with pytest.raises(ArgumentError, match="cluster: got devices or links that differ"):
+        pipesched.plan_layout(SMALL, Cluster((Device(), Device(speed=0.5))), batch_size=8)
+    with pytest.raises(pipesched.ProfileError, match="gpu: got 'nosuch'"):
+        pipesched.plan_layout(SMALL, DGX, batch_size=8, gpu="nosuch")
