@@ -40,8 +40,8 @@ _ANSWER_S, _QUICK_OPS = 0.15, 10_000
 """Time limit of further work after an interrupt [s], and most ops of a candidate in it."""
 PROOF = "no other candidate can be faster with balanced layers; the cuts of the plans shown come from a local search"
 """The note of a completed search on the candidates that are not shown."""
-_TELL_S = 0.1
-"""Time between two reports of progress, each of which reads all bounds [s]."""
+_MANY, _TELL_S = 1_000, 0.1
+"""Candidates from which on reports of progress, which read all bounds, have a distance, and that distance [s]."""
 _FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
 
@@ -242,7 +242,7 @@ class _Search:
         return dict(sorted((self._rejected | outcomes).items()))
 
     def _tell(self) -> None:
-        if monotonic() < self._told_s + _TELL_S:
+        if len(self._considered) > _MANY and monotonic() < self._told_s + _TELL_S:
             return
         self._told_s = monotonic()
         best = self._best_throughput
