@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -57,16 +56,20 @@ class StageClock:
     def pass_s(self, layer_pass: OperatorPass) -> float:
         """Return the seconds of a pass: kernels in turn and collectives, hidden or not, or the host's launches."""
         sharding = self.sharding
-        kernels_s = math.fsum(
-            kernel_s(operator, self.gpu, sharding.precision, sharding.attention) for operator in layer_pass.operators
-        )
-        shown_s = hidden_s = 0.0
+        kernels_s = attention_s = shown_s = hidden_s = context_s = 0.0
+        for operator in layer_pass.operators:
+            seconds = kernel_s(operator, self.gpu, sharding.precision, sharding.attention)
+            kernels_s += seconds
+            attention_s += seconds if operator.kind in ("attention", "attention_backward") else 0.0
         for collective in layer_pass.collectives:
             seconds = self.collective_s(collective)
-            if collective.is_hidden:
+            if collective.group == "context":
+                context_s += seconds
+            elif collective.is_hidden:
                 hidden_s += seconds
             else:
                 shown_s += seconds
+        shown_s += max(0.0, context_s - attention_s)  # keys and values arrive beside attention alone
         device_s = max(kernels_s, hidden_s) + shown_s
         if sharding.has_graphs:
             return device_s
