@@ -77,7 +77,7 @@ def _with_buffers(stage: StageCost, setting: Setting) -> StageCost:
     """Return a stage with the buffers of the trainer, and the gradients that its step copies."""
     parameters = stage.weight_bytes // HALF_BYTES
     step_bytes = setting.trainer.step_gradient_bytes * parameters // setting.sharding.data
-    return replace(stage, optimizer_bytes=stage.optimizer_bytes + setting.trainer.buffer_bytes + step_bytes)
+    return replace(stage, optimizer_bytes=stage.optimizer_bytes + setting.buffer_bytes + step_bytes)
 
 
 @lru_cache(maxsize=4096)

@@ -225,7 +225,8 @@ def trainer_lines() -> Iterator[str]:
         for name, known in trainer.settings.items():
             yield f"| {name} | {_shown(known.value)} | {known.origin} |"
         for name, origin in trainer.origins.items():
-            yield f"| {name} | {_shown(getattr(trainer, name))} | {origin} |"
+            value = getattr(trainer, name)
+            yield f"| {name} | {'by row' if callable(value) else _shown(value)} | {origin} |"
 
 
 def _shown(value: object) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from published_rows.cuts import ImpossibleLayoutError
-from published_rows.estimate import estimate
+from published_rows.estimate import IterationEstimate, estimate
 from published_rows.row import BadRow, PublishedRun
 from published_rows.setting import Setting, setting_of
 
@@ -46,21 +46,31 @@ def predict(row: PublishedRun | BadRow) -> Prediction:
 OUTSIDE_BYTES = 1573 * 2**20
 """Memory of a GPU that PyTorch's allocator does not see, on an A100: bigscience,
 train/tr11-176B-ml/chronicles-prequel.md."""
+FIT_SHARE = 1.04
+"""Bytes that must be free over those allocated, for a run to fit; supposed, as blocks are split."""
 RESERVED_SHARE = 1.1
 """Bytes that PyTorch reserves over those that it allocates, as blocks are split; supposed."""
 
 
 def _predicted(run: PublishedRun, setting: Setting) -> Prediction:
-    estimated, trainer = estimate(setting), setting.trainer
+    trainer = setting.trainer
+    estimated = estimate(setting)
+    if trainer.second_settings and not _fits(estimated):
+        estimated = estimate(replace(setting, sharding=replace(setting.sharding, **trainer.second_settings)))
     peaks = estimated.peak_bytes
     peak = {"fullest": max(peaks), "first": peaks[0], "last": peaks[-1]}[trainer.logging_rank]
-    fits = max(peaks) + OUTSIDE_BYTES <= estimated.memory_bytes
     published_peak = {
         "allocated": peak,
         "reserved": RESERVED_SHARE * peak,
         "device": RESERVED_SHARE * peak + OUTSIDE_BYTES,
     }[trainer.meter]
-    return Prediction(run.id, estimated.seconds, published_peak / GIB, fits, "; ".join(doubts(run, setting)))
+    return Prediction(
+        run.id, estimated.seconds, published_peak / GIB, _fits(estimated), "; ".join(doubts(run, setting))
+    )
+
+
+def _fits(estimated: IterationEstimate) -> bool:
+    return FIT_SHARE * max(estimated.peak_bytes) + OUTSIDE_BYTES <= estimated.memory_bytes
 
 
 def doubts(run: PublishedRun, setting: Setting) -> list[str]:

@@ -32,6 +32,7 @@ class Setting:
         machine: GPU, node and network.
         num_gpus: Number of GPUs.
         trainer: Software.
+        buffer_bytes: Buffers of the trainer.
         has_supposed_batch: The batch is unknown, and supposed.
     """
 
@@ -46,6 +47,7 @@ class Setting:
     machine: Machine
     num_gpus: int
     trainer: Trainer
+    buffer_bytes: int
     has_supposed_batch: bool
 
     @property
@@ -85,6 +87,7 @@ def setting_of(run: PublishedRun) -> Setting:
         machine=machine_of(run),
         num_gpus=run.n_gpus or run.tp * run.pp * run.cp * data,
         trainer=trainer,
+        buffer_bytes=trainer.buffer_bytes(run),
         has_supposed_batch=not (run.global_batch and run.micro_batch),
     )
 

@@ -35,10 +35,11 @@ class Trainer:
         source: Part of the column source.
         settings: Fields of `LayerSharding` other than their defaults, each with its origin.
         row_settings: Function from a row to further fields, which depend on the row.
+        second_settings: Fields of a second run where the first does not fit, if the source publishes the one that did.
         cut: Cut of the blocks into stages.
         refuses_few: Fewer micro-batches than stages - 1 are an error.
         meter: Meter of the published peak.
-        buffer_bytes: Buffers of the trainer besides weights, states and activations [bytes].
+        buffer_bytes: Function from a row to buffers besides weights, states and activations [bytes].
         step_gradient_bytes: Further bytes of a gradient in the shard that the step updates.
         logging_rank: Rank of the published peak.
         origins: Origins of the cut, the meter and the rank.
@@ -49,10 +50,11 @@ class Trainer:
     source: str
     settings: Mapping[str, Known]
     row_settings: Callable[[PublishedRun], Mapping[str, Any]] = field(default=lambda _run: {})
+    second_settings: Mapping[str, Any] = field(default_factory=dict)
     cut: CutRule = "equal"
     refuses_few: bool = False
     meter: Meter = "allocated"
-    buffer_bytes: int = 0
+    buffer_bytes: Callable[[PublishedRun], int] = field(default=lambda _run: 0)
     step_gradient_bytes: int = 0
     logging_rank: LoggingRank = "fullest"
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -78,6 +80,11 @@ def _of_nanotron(run: PublishedRun) -> Mapping[str, Any]:
         "keeps_gathered": not is_recomputed,
         "hides_gradients": run.pp == 1 and run.zero.startswith("0"),
     }
+
+
+def _nanotron_buffer_bytes(run: PublishedRun) -> int:
+    """Return the bytes of two gathered activations, for the inputs of products and for the gradients of outputs."""
+    return 2 * 2 * (run.micro_batch or 1) * run.seq * run.hidden if run.tp > 1 else 0
 
 
 def _of_bigscience(run: PublishedRun) -> Mapping[str, Any]:
@@ -138,7 +145,7 @@ TRAINERS = (
         },
         row_settings=_of_bigscience,
         meter="device",
-        buffer_bytes=2_000_000_000,
+        buffer_bytes=lambda _run: 2_000_000_000,
         step_gradient_bytes=4,
         origins={
             "meter": "bigscience, train/tr11-176B-ml/chronicles-prequel.md: nvidia-smi on the first and the last node",
@@ -159,11 +166,16 @@ TRAINERS = (
             "has_fused_pointwise": Known(False, "nanotron, src/nanotron/models/llama.py: GLUActivation"),
         },
         row_settings=_of_nanotron,
+        second_settings={"keeps_gathered": False},
+        buffer_bytes=_nanotron_buffer_bytes,
         cut="by_cost",
         refuses_few=True,
         logging_rank="first",
         origins={
             "cut": "nanotron, src/nanotron/models/base.py: build_model",
+            "buffer_bytes": "nanotron, src/nanotron/parallel/tensor_parallel/functional.py: MemoryBuffer",
+            "second_settings": "supposed: the table has one run of a layout, and scripts/scaling_benchmarks.py skips "
+            "those that succeeded",
             "meter": "nanotron, src/nanotron/helpers.py: create_table_log has both; allocated bytes are supposed",
             "refuses_few": "nanotron, src/nanotron/parallel/pipeline_parallel/engine.py: train_batch_iter",
             "logging_rank": "nanotron, src/nanotron/helpers.py: log_throughput, of the first rank",
