@@ -1,6 +1,7 @@
 """Predictions of published training runs beside their measurements: seconds, peak memory, fits or fails.
 
     python benchmarks/published.py [--rows FILE.csv] [--json OUT.json] [--out benchmarks/results/published.md]
+    python benchmarks/published.py --table notebooks/published/predictions.csv
     python benchmarks/published.py --source nanotron --every 10
 
 Every row of a table of published runs is predicted from its configuration alone. The page has the errors of each
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from published_rows.comparison import Compared
-from published_rows.page import error_lines, page
+from published_rows.page import error_lines, page, table_lines
 from published_rows.prediction import predict
 from published_rows.row import PublishedRun, read_rows
 from report import arguments_of, show
@@ -31,6 +32,7 @@ def main() -> int:
     parser.set_defaults(out=PAGE)
     parser.add_argument("--rows", type=Path, default=ROWS, help="CSV file with the columns of the default table")
     parser.add_argument("--json", type=Path, help="write the prediction of each row here")
+    parser.add_argument("--table", type=Path, help="write measured and predicted numbers of each row here (CSV)")
     parser.add_argument("--source", default="", help="first part of the names of the rows to predict, as nanotron")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="predict every N-th row")
     arguments = parser.parse_args()
@@ -47,6 +49,8 @@ def main() -> int:
         arguments.json.write_text(json.dumps([asdict(prediction) for prediction in predictions], indent=1) + "\n")
     pairs = list(zip(rows, predictions, strict=True))
     compared = [Compared(row, prediction) for row, prediction in pairs if isinstance(row, PublishedRun)]
+    if arguments.table:
+        arguments.table.write_text("\n".join(table_lines(compared)) + "\n")
     unread = [prediction for row, prediction in pairs if not isinstance(row, PublishedRun)]
     if not is_whole:
         print(*error_lines("All rows", compared), sep="\n")

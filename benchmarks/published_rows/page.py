@@ -27,6 +27,17 @@ NUM_WORST = 10
 HALVES = ((False, "Rows that were not fitted"), (True, "Rows of the fitted half"))
 
 
+def table_lines(compared: Sequence[Compared]) -> Iterator[str]:
+    """Yield the lines of a CSV file: a row per run, with its numbers and their predictions; times that measure it."""
+    yield "id,trainer,gpu,is_fitted,published_s,predicted_s,published_peak_gib,predicted_peak_gib"
+    for row in compared:
+        run, prediction = row.run, row.prediction
+        measured_s = run.iter_s if row.time_error is not None else None
+        numbers = (measured_s, prediction.predicted_s, run.peak_gib, prediction.predicted_peak_gib)
+        cells = ("" if number is None else f"{number:.4g}" for number in numbers)
+        yield ",".join((run.id, trainer_of(run).name, run.gpu.replace(",", ""), str(run.is_fitted), *cells))
+
+
 def page(rows: Sequence[Compared], unread: Sequence[Prediction], command: str, seconds: float) -> Iterator[str]:
     """Yield the page line by line.
 
