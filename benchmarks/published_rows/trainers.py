@@ -92,6 +92,17 @@ def _of_bigscience(run: PublishedRun) -> Mapping[str, Any]:
     return {"gradient_bytes": 6} if "Rebalancing layers" in run.note else {}
 
 
+def _titan_loss_bytes(run: PublishedRun) -> int:
+    """Return the bytes of PyTorch's own loss besides those of a loss in place.
+
+    Its backward holds the logarithms, their gradient and the gradient of the logits, 12 bytes per logit in all; a loss
+    in place holds 6.
+    """
+    logits = (run.micro_batch or 1) * run.seq // run.cp * (run.vocab or 0) // run.tp
+    is_compiled = "compile" in run.note.lower()
+    return (6 if is_compiled else 2) * logits if "202412" in run.source else 0
+
+
 def _of_titan(run: PublishedRun) -> Mapping[str, Any]:
     """Return the settings of a torchtitan run that its note names; its selective checkpoints go by operator."""
     note = run.note.lower()
@@ -230,8 +241,12 @@ TRAINERS = (
             "hides_weights": Known(True, "supposed: prefetches of FSDP2"),
         },
         row_settings=_of_titan,
+        buffer_bytes=_titan_loss_bytes,
         meter="reserved",
-        origins={"meter": "supposed: max_reserved_gib of torchtitan's metrics"},
+        origins={
+            "meter": "supposed: max_reserved_gib of torchtitan's metrics",
+            "buffer_bytes": "torchtitan, train.py of 2024: cross_entropy of float32 logits, which is not compiled",
+        },
     ),
     Trainer(
         name="Primus",
@@ -244,6 +259,9 @@ TRAINERS = (
         prefix="foundry",
         source="llm-foundry",
         settings={
+            "has_fused_loss": Known(
+                True, "llm-foundry, llmfoundry/models/mpt/modeling_mpt.py: loss_fn is fused_crossentropy"
+            ),
             "gradient_bytes": Known(4, "supposed"),
             "attention": Known(
                 "flash_1", "llm-foundry, scripts/train/benchmarking/submit_benchmarks.py: attn_impl triton until 2024"
