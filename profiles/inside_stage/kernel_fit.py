@@ -71,6 +71,8 @@ _ATTENTION_KNOBS = (
     _Knob("attention_backward", 0.01, 1.0),
     _Knob("attention_tail", 0.01, 100.0),
 )
+_MOST_KERNELS = 500
+"""Most kernels of a kind that a fit looks at; of more, it takes some at equal distances."""
 _STEPS = tuple(0.5**power for power in range(1, 9))
 """Steps of the search, the largest first."""
 _MOST_ROUNDS = 40
@@ -105,12 +107,16 @@ def fit_kernels(kernels: Sequence[MeasuredKernel], gpu: Gpu) -> Gpu:
         )
     if gpu.kernels is None:
         raise ProfileError(f"gpu {gpu.name}: got no kernels, expected a curve to start from, as kernels: a100")
-    fitted = _searched(_reaching(gpu, products), products, _PRODUCT_KNOBS)
+    fitted = _searched(_reaching(gpu, products), _some(products), _PRODUCT_KNOBS)
     attention = [kernel for kernel in kernels if kernel.operator.kind in ("attention", "attention_backward")]
     if attention:
         kinds = {kernel.operator.kind for kernel in attention} | {"attention_tail"}
-        fitted = _searched(fitted, attention, [knob for knob in _ATTENTION_KNOBS if knob.name in kinds])
+        fitted = _searched(fitted, _some(attention), [knob for knob in _ATTENTION_KNOBS if knob.name in kinds])
     return fitted
+
+
+def _some(kernels: Sequence[MeasuredKernel]) -> Sequence[MeasuredKernel]:
+    return kernels[:: -(-len(kernels) // _MOST_KERNELS)]
 
 
 def kernel_errors(kernels: Sequence[MeasuredKernel], gpu: Gpu) -> list[float]:

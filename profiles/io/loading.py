@@ -176,8 +176,7 @@ def load_machine(name: str | Path) -> Cluster:
     """Return one node: its devices, its links, and its network interfaces.
 
     Args:
-        name: ``aws-g5.48xlarge``, ``aws-p3.16xlarge``, ``dgx-a100``, ``dgx-b200``, ``dgx-h100``, ``gb200-nvl72``,
-            ``mi300x-node`` or ``wpipe-v100``; or the file of a cluster of one node (.json).
+        name: One of `machine_names`, as ``dgx-h100``; or the file of a cluster of one node (.json).
 
     Raises:
         ProfileError: There is no machine of this name, or the file is not a cluster of one node.

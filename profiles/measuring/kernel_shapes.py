@@ -143,6 +143,6 @@ def _median_s(work: Callable[[], object], device: torch.device, repeats: int, wa
         return timer.laps_s()
 
     laps_s(1)  # libraries choose and load their kernels
-    runs = min(_MOST_RUNS, max(1, round(_LAP_S / min(laps_s(3)))))
+    runs = min(_MOST_RUNS, max(1, round(_LAP_S / max(1e-6, min(laps_s(3))))))
     laps_s(warmup)
     return statistics.median(laps_s(repeats)) / runs

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
     from pipesched.profiles.costs import Profile
 
-_MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-b200, dgx-h100, gb200-nvl72, mi300x-node, wpipe-v100"
+_MACHINES = (
+    "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-a100-80gb, dgx-b200, dgx-b300, dgx-h100, dgx-h200, "
+    "gb200-nvl72, gb300-nvl72, grand-teton, hgx-h20, hgx-h800, mi300x-node, mi355x-node, wpipe-v100"
+)
 """The names in `profiles.io.loading`, written here because loading that package takes time."""
 
 

@@ -15,7 +15,7 @@ from pipesched.profiles.clusters import (
     with_slow_device,
     with_slow_link,
 )
-from pipesched.profiles.io import cluster_text, load_gpu, load_machine, machine_names, read_cluster
+from pipesched.profiles.io import cluster_text, gpu_names, load_gpu, load_machine, machine_names, read_cluster
 
 INSIDE, BETWEEN, ODD = Link(1e-6, 1e11), Link(1e-5, 1e9), Link(1e-3, 1.0)
 NODE = Cluster((Device(), Device(speed=2.0)), INSIDE, BETWEEN, links=((0, 1, ODD),), nics=((0, 1),))
@@ -90,14 +90,21 @@ def test_wpipes_machine_has_the_figures_of_its_paper():
     assert node.nics == (tuple(range(8)),)
 
 
-@pytest.mark.parametrize(
-    ("machine", "gpu", "count"),
-    [("dgx-h100", "h100", 8), ("dgx-b200", "b200", 8), ("gb200-nvl72", "gb200", 72), ("mi300x-node", "mi300x", 8)],
-)
-def test_a_machine_has_the_memory_of_its_gpus_as_a_program_sees_it(machine, gpu, count):
-    node = load_machine(machine)
-    assert [device.memory_bytes for device in node.devices] == [load_gpu(gpu).memory_bytes] * count
-    assert node.nics == tuple((device,) for device in range(count))
+GPUS = [load_gpu(name) for name in gpu_names()]
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in GPUS if gpu.machine is not None], ids=lambda gpu: gpu.name)
+def test_the_usual_node_of_a_gpu_has_its_memory_and_links(gpu):
+    node = load_machine(gpu.machine)
+    assert node.nics
+    assert node.intra.bandwidth_bytes_per_s == gpu.link_bandwidth_bytes_per_s or gpu.name == "a10"
+    same = {device.memory_bytes for device in node.devices} == {gpu.memory_bytes}
+    assert same == (gpu.name not in ("a10", "v100"))  # the cloud has A10G, and V100 of 16 GB
+
+
+@pytest.mark.parametrize(("machine", "count"), [("dgx-h100", 8), ("dgx-b200", 8), ("gb200-nvl72", 72)])
+def test_a_machine_has_an_interface_for_each_gpu(machine, count):
+    assert load_machine(machine).nics == tuple((device,) for device in range(count))
 
 
 def test_an_unknown_machine_is_refused_with_those_there_are():
