@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -97,17 +97,6 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def timed_s(card: Card, work: Callable[[], Any], count: int) -> float:
-    """Return the mean time of `work` on the device, run `count` times in a row [s]."""
-    work()
-    card.synchronize()
-    begun_s = time.perf_counter()
-    for _ in range(count):
-        work()
-    card.synchronize()
-    return (time.perf_counter() - begun_s) / count
 
 
 def file_of(card: Card, root: Path) -> Path:

@@ -1,84 +1,48 @@
-"""The efficiency of the matrix products of a transformer block, by shape."""
+"""Products of matrices and attention by shape, and the error of a curve that is fitted to half of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 
-import torch
-
-from gpu_rows.card import Card, timed_s
+import pipesched
+from gpu_rows.card import Card
 from gpu_rows.row import Row
+from pipesched.profiles import Dtype
+from pipesched.profiles.io import gpu_names
 
-WIDTHS, TOKENS, CONTEXT, HEAD = (1024, 2048, 4096, 8192), 8192, 2048, 128
-"""Widths of the blocks, tokens of a micro-batch, tokens of a sample, and width of a head."""
-LONG_S = 0.02
-"""Time for which a product is repeated [s]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A product of matrices, or one product per head and sample.
-
-    Attributes:
-        what: Its place in the block.
-        width: Width of the block.
-        count: Matrices.
-        m: Rows of the first matrix.
-        k: Columns of the first matrix.
-        n: Columns of the second matrix.
-    """
-
-    what: str
-    width: int
-    count: int
-    m: int
-    k: int
-    n: int
-
-    def __str__(self) -> str:
-        many = f"{self.count} x " if self.count > 1 else ""
-        return f"{self.width} | {self.what} | {many}({self.m}, {self.k}) ({self.k}, {self.n})"
-
-    @property
-    def flops(self) -> float:
-        """Multiplications and additions."""
-        return 2.0 * self.count * self.m * self.k * self.n
-
-
-def products(width: int, tokens: int, context: int, head: int) -> list[Product]:
-    """Return the products of the forward of one block."""
-    heads = tokens // context * (width // head)
-    return [
-        Product("queries, keys, values", width, 1, tokens, width, 3 * width),
-        Product("scores", width, heads, context, head, context),
-        Product("mixture", width, heads, context, context, head),
-        Product("projection", width, 1, tokens, width, width),
-        Product("up", width, 1, tokens, width, 4 * width),
-        Product("down", width, 1, tokens, 4 * width, width),
-    ]
+DTYPE: Dtype = "bfloat16"
+"""Number type on a GPU; a dry run measures float32."""
 
 
 def lines(card: Card) -> Iterator[str]:
     """Yield the lines of this row's section."""
-    tokens, context = card.pick(TOKENS, 64), card.pick(CONTEXT, 32)
-    widths, head = card.pick(WIDTHS, (64, 128)), card.pick(HEAD, 32)
-    yield f"bfloat16, {tokens} tokens, contexts of {context}, heads of {head}; products alone, one behind the other."
+    measured = pipesched.profile_kernels(card.kind, card.pick(DTYPE, "float32"), repeats=card.pick(10, 1))
+    sheet = sheet_of(measured.device)
+    if sheet is None:
+        yield f"No data sheet of {measured.device}, so no curve is fitted."
+    else:
+        fitted = pipesched.fit_gpu(measured, sheet)
+        yield f"A curve from the sheet `{sheet}`, fitted to half of the kernels; errors of the other half, absolute."
+        yield ""
+        yield "| kernel | held out | median | 90th percentile |"
+        yield "|---|---|---|---|"
+        for row in fitted.to_rows():
+            errors = f"{row['median_absolute_error']:.1%} | {row['absolute_error_p90']:.1%}"
+            yield f"| {row['kernel']} | {row['held_out']} | {errors} |"
+        yield ""
+        yield f"`{fitted.gpu.kernels}`"
     yield ""
-    yield "| width | product | shapes | time | TFLOP/s |"
-    yield "|---|---|---|---|---|"
-    cases = [product for width in widths for product in products(width, tokens, context, head)]
-    yield from card.rows(cases, partial(_row, card), 1.0)
+    yield "| op | m | n | k | time | TFLOP/s |"
+    yield "|---|---|---|---|---|---|"
+    for kernel in measured.to_rows():
+        shape = " | ".join(str(kernel[name]) for name in ("op", "m", "n", "k"))
+        yield f"| {shape} | {kernel['seconds'] * 1e6:.1f} us | {kernel['tflops']:.3g} |"
 
 
-def _row(card: Card, product: Product) -> str:
-    make = partial(torch.randn, dtype=torch.bfloat16, device=card.device)
-    a, b = make(product.count, product.m, product.k), make(product.count, product.k, product.n)
-    multiply = partial(torch.bmm, a, b) if product.count > 1 else partial(torch.mm, a[0], b[0])
-    once_s = timed_s(card, multiply, 2)
-    seconds = timed_s(card, multiply, max(2, int(LONG_S / once_s)))
-    return f"| {product} | {seconds * 1e6:.1f} us | {product.flops / seconds / 1e12:.3g} |"
+def sheet_of(device: str) -> str | None:
+    """Return the name of the data sheet of a device, as h100 of NVIDIA H100 80GB HBM3, or None."""
+    words = device.lower().replace("-", " ").split()
+    return next((name for name in gpu_names() if name in words), None)
 
 
-ROW = Row("Efficiency by matrix shape", "figures for estimates of costs", 40.0, lines)
+ROW = Row("Efficiency by shape", "held-out error of products at most 10 %", 40.0, lines)

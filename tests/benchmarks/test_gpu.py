@@ -104,12 +104,12 @@ def test_what_cannot_be_measured_is_refused_with_a_line(gpu, arguments, said, mo
     assert said in capsys.readouterr().err
 
 
-def test_the_products_of_a_block_do_its_work(gpu):
-    """A block of width h does 24 T h^2 + 4 T c h in its products, T tokens in contexts of c: Megatron-LM's count."""
-    shapes = importlib.import_module("gpu_rows.shapes")
-    tokens, context, width = 4096, 1024, 2048
-    work = sum(product.flops for product in shapes.products(width, tokens, context, 128))
-    assert work == 24 * tokens * width**2 + 4 * tokens * context * width
+@pytest.mark.parametrize(
+    ("device", "sheet"),
+    [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100"), ("Xeon", None)],
+)
+def test_the_data_sheet_of_a_card_is_found_by_its_name(gpu, device, sheet):
+    assert importlib.import_module("gpu_rows.shapes").sheet_of(device) == sheet
 
 
 @pytest.mark.parametrize(("settings", "python"), [([], ".venv/bin/python"), (["BIN=nowhere"], "python3")])
