@@ -33,6 +33,8 @@ _LEGEND = {
 """The meaning of the columns."""
 _SPLITS = ("pp", "v", "tp", "cp", "ep", "dp", "z", "mbs", "recompute", "schedule")
 """The columns of a layout; a column of equal cells is a line below the table."""
+_RESERVED = 1.1
+"""Bytes that PyTorch's allocator reserves over the bytes in use, as published runs show them."""
 _KEYS = (
     "pipeline", "chunks", "tensor", "context", "expert", "data", "zero", "microbatch_size", "recompute", "schedule",
 )  # fmt: skip
@@ -133,7 +135,7 @@ class LayoutSearch(Result):
             equal = {name: value for name, value in equal.items() if value in ("-", "1")}
         shown = tuple({name: value for name, value in row.items() if name not in equal} for row in rows)
         common = ", ".join(f"{name} {value}" for name, value in equal.items())
-        caption = [*([f"all: {common}"] if common else []), self._effort, *self.notes]
+        caption = [*([f"all: {common}"] if common else []), self._effort, *self._tight, *self.notes]
         trainers = [f"{name} {number_ranges(numbers) or 'none'}" for name, numbers in self.trainers.items()]
         caption += [f"layouts that each trainer can run (--export): {'; '.join(trainers)}"] if rows else []
         return Table(title, shown, "\n".join(caption), _LEGEND)
@@ -151,6 +153,15 @@ class LayoutSearch(Result):
         if ranking.is_complete:
             return text + "no other of them is faster"
         return text + f"stopped: another may be {ranking.headroom:.1%} faster"
+
+    @property
+    def _tight(self) -> list[str]:
+        """A line if a ranked layout leaves little memory to the allocator."""
+        limit = self.request.memory_bytes
+        most = max((outcome.held_bytes or 0 for outcome in self.ranking.ranked), default=0)
+        if limit is None or most * _RESERVED <= limit:
+            return []
+        return ["PyTorch's allocator may reserve 10 % more than these bytes; a lower --memory-limit leaves room"]
 
     def _data(self) -> list[dict[str, Any]]:
         return [
