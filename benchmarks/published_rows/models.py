@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipesched.profiles.inside_stage.model_shape import Experts, LatentAttention, ModelShape
+from published_rows.megatron_tests import MegatronTest, megatron_test
 from published_rows.row import PublishedRun
 
 
@@ -161,7 +162,7 @@ def model_shape(run: PublishedRun) -> ModelShape:
     Raises:
         ValueError: A number is missing, or contradicts another number.
     """
-    family = family_of(run)
+    family = _of_test(family_of(run), megatron_test(run))
     heads = run.heads or KNOWN_HEADS.get(run.hidden) or _supposed_heads(run.hidden, run.tp)
     head_size = family.head_size or run.hidden // heads
     if not family.head_size and run.hidden % heads:
@@ -188,6 +189,21 @@ def model_shape(run: PublishedRun) -> ModelShape:
         experts=_experts(run, family),
         latent=family.latent,
         predicted_tokens=1 if re.search(r"w/ ?mtp", run.model.lower()) else family.predicted_tokens,
+    )
+
+
+def _of_test(family: Family, test: MegatronTest | None) -> Family:
+    """Return the family with the flags of a test of Megatron-LM."""
+    if test is None:
+        return family
+    return replace(
+        family,
+        is_gated=test.gated,
+        is_tied=not test.untied,
+        has_bias=test.bias,
+        has_dropout=test.dropout,
+        has_positions=not test.rotary,
+        has_layer_norm=not test.rms_norm,
     )
 
 

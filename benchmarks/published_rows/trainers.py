@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pipesched.profiles.costs import LayerSharding, MatmulPrecision, Recomputation
+from published_rows.megatron_tests import megatron_test
 from published_rows.row import PublishedRun
 
 Meter: TypeAlias = Literal["allocated", "reserved", "device"]
@@ -114,13 +115,18 @@ def _of_titan(run: PublishedRun) -> Mapping[str, Any]:
     return settings
 
 
-TOY_HIDDEN = 2048
-"""Width of the activations below which a test of Megatron-LM CI is a toy."""
-
-
 def _of_mlmci(run: PublishedRun) -> Mapping[str, Any]:
-    """Return the attention of a test: deterministic tests have no fused kernel; context parallelism needs one."""
-    return {"attention": "unfused"} if run.hidden < TOY_HIDDEN and run.cp == 1 else {}
+    """Return the settings of a test of Megatron-LM by its flags."""
+    test = megatron_test(run)
+    if test is None:
+        return {}
+    return {
+        "has_sequence": test.sequence and run.tp > 1,
+        "attention": "unfused" if test.unfused else "fused",
+        "has_fused_gradients": test.fused_gradients,
+        "has_fused_loss": test.fused_loss,
+        "hides_gradients": test.overlaps,
+    }
 
 
 TRAINERS = (
@@ -199,7 +205,10 @@ TRAINERS = (
         settings={},
         row_settings=_of_mlmci,
         logging_rank="last",
-        origins={"logging_rank": "each note: max allocated of the last rank"},
+        origins={
+            "row_settings": "Megatron-LM, tests/functional_tests/test_cases: model_config.yaml",
+            "logging_rank": "each note: max allocated of the last rank",
+        },
     ),
     Trainer(
         name="Megatron-Bridge",

@@ -138,6 +138,16 @@ def test_a_family_has_the_widths_that_no_column_has(part, table, model, experts,
     assert bool(shape.latent) == has_latent
 
 
+def test_a_test_of_megatron_has_its_flags(part, table):
+    cells = {"id": "mlmci-1", "source": "github.com/NVIDIA/Megatron-LM", "note": "", "zero": "0"}
+    (run,) = part("row").read_rows(table(cells | {"model": "gpt3_mcore_te_tp1_pp2_rope_embeddings"}))
+    setting = part("setting").setting_of(run)
+    assert (setting.sharding.attention, setting.sharding.has_fused_gradients) == ("unfused", False)
+    assert not setting.shape.has_positions
+    (other,) = part("row").read_rows(table(cells | {"model": "gpt3_unknown"}))
+    assert part("setting").setting_of(other).shape.has_positions
+
+
 def test_each_given_row_is_read_and_has_a_setting_or_fails_by_its_layout(part):
     runs = part("row").runs_of(part("row").read_rows(BENCHMARKS / "data" / "published_runs.csv"))
     assert len(runs) == 2109
