@@ -49,6 +49,7 @@ SMALL = {
         "REPEATS": 1,
         "ITERATIONS": 1,
     },
+    "06_published_runs": {},
 }
 """What the cell of parameters of each notebook says here instead."""
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -135,7 +136,8 @@ def test_a_notebook_runs_where_an_event_loop_does_and_leaves_nothing(monkeypatch
     display.Markdown = str
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     folder = tmp_path / "notebooks"
-    copytree(FOLDER / "traces", folder / "traces")
+    for name_of_files in ("traces", "published"):
+        copytree(FOLDER / name_of_files, folder / name_of_files)
     copytree(FOLDER.parent / "profiles" / "data", tmp_path / "profiles" / "data")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(folder)
