@@ -63,6 +63,7 @@ def test_a_schedule_of_each_kind_runs_without_a_race_and_gives_the_same_weights(
     "schedule",
     [
         recompute(build("1f1b", 2, 4)),
+        recompute(build("1f1b", 2, 4), None, "late"),
         recompute(build("interleaved", 2, 4)),
         replicate(build("1f1b", 2, 4), 2),
         replicate(recompute(build("gpipe", 2, 4)), 2),
