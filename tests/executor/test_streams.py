@@ -69,7 +69,14 @@ def test_a_schedule_of_each_kind_runs_without_a_race_and_gives_the_same_weights(
         replicate(recompute(build("gpipe", 2, 4)), 2),
         replicate(build("zb_h1", 2, 4), 2),
     ],
-    ids=["recompute", "recompute, chunks", "replicas", "recompute, replicas", "replicas, split backward"],
+    ids=[
+        "recompute",
+        "late recompute",
+        "recompute, chunks",
+        "replicas",
+        "recompute, replicas",
+        "replicas, split backward",
+    ],
 )
 def test_recomputation_and_replicas_run_without_a_race(schedule):
     plain, streamed = (Local(schedule, "mlp:layers=12,width=4", optimizer="momentum") for _ in range(2))
