@@ -170,3 +170,31 @@ def test_what_tells_plans_apart_stands_before_what_they_amount_to(pipesched, mea
     nodes = pipesched(f"plan {measured} -b 8 {NODES} --depth 2 --wide").out
     head = next(row for row in nodes.splitlines() if "samples/s" in row)
     assert 0 < head.index("memory") < head.index("in a node") < head.index("samples/s")
+
+
+TRANSFORMER = "transformer:layers=8,hidden=2048,heads=16,kv_heads=8,ffn=8192,gated=yes,vocab=32000,seq=4096"
+
+
+def test_a_transformer_is_planned_from_estimates(pipesched):
+    machines = "-b 32 --nodes 2 --machine dgx-h100 --workers 1"
+    answer = json.loads(pipesched(f"plan {TRANSFORMER} {machines} --json").out)
+    assert answer["estimated"]
+    assert answer["complete"]
+    assert answer["gpu"] == "h100"
+    best = answer["layouts"][0]
+    table = pipesched(f"plan {TRANSFORMER} {machines} --top 3").out
+    assert "16 x h100 (estimated)" in table
+    assert f"{best['mfu']:.1%}" in table
+    flags = pipesched(f"plan {TRANSFORMER} {machines} --tp 2 --zero 1 --export megatron").out
+    assert "--tensor-model-parallel-size 2\n" in flags
+    assert "--use-distributed-optimizer\n" in flags
+
+
+def test_a_named_gpu_has_its_own_memory_and_node(pipesched):
+    narrow = "-b 32 --tp 8 --zero 1 -s 1f1b --microbatch-sizes 1 --top 1 --workers 1 --json"
+    answer = json.loads(pipesched(f"plan llama3-70b {narrow} --nodes 2 --gpu h200").out)
+    assert answer["gpu"] == "h200"
+    assert 85e9 < answer["layouts"][0]["peak_bytes"] < 141e9 * 1.1
+    limited = pipesched(f"plan llama3-70b {narrow} --nodes 2 --gpu h200 --memory-limit 20GB")
+    assert limited.code == 1
+    assert "no layout fits into 18.63 GiB" in limited.err

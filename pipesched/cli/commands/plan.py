@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -17,14 +17,15 @@ from pipesched.cli.options.plan_options import LayoutOptions, ModelOptions, Plan
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
-from pipesched.cli.terminal import complain, print_json, print_results, progress_bar
-from pipesched.profiles.io import names_shape
+from pipesched.cli.terminal import complain, print_json, print_result, print_results, progress_bar
+from pipesched.profiles.io import load_gpu, names_shape
 from pipesched.questions import LayoutSettings, PlanLimits, PlanSettings
 from pipesched.schedules.common import Counts, declared, option_name, values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 
 if TYPE_CHECKING:
+    from pipesched.profiles.clusters import Cluster
     from pipesched.workflows.planning import PlanSearch
 
 
@@ -115,7 +116,7 @@ def _plan_layout(
     """Plan a transformer that is estimated, and print the layouts, or the best one for a trainer."""
     if asked.trainer is not None and is_json:
         raise InputError("--export: got --json too, expected none, as nothing else is printed then; leave one out")
-    cluster = machines.load_first(asked.num_devices, "--devices", "plan")
+    cluster = _gpus(machines, asked.num_devices, layout.gpu)
     with progress_bar(f"planning for {len(cluster.devices)} GPUs") as tick:
         result = pipesched.plan_layout(
             model, cluster, **values_of(asked, PlanLimits), **values_of(layout, LayoutSettings), gpu=layout.gpu,
@@ -131,7 +132,19 @@ def _plan_layout(
     if asked.trainer is not None:
         emit(result.export(asked.trainer), None)
     elif not is_json:
-        print_results(result.tables())
+        print_result(result.table(), result.notes)
+
+
+def _gpus(machines: MachineOptions, num_devices: int | None, gpu: str | None) -> Cluster:
+    """Return the GPUs; a named one has its own memory, and stands in its usual node unless another is given."""
+    if gpu is None:
+        return machines.load_first(num_devices, "--devices", "plan")
+    if machines.nodes is not None and machines.machine is None and machines.gpus is None:
+        machines = replace(machines, machine=load_gpu(gpu).machine)
+    cluster = machines.load_first(num_devices, "--devices", "plan")
+    if machines.memory_limit is not None:
+        return cluster
+    return replace(cluster, devices=tuple(replace(device, memory_bytes=None) for device in cluster.devices))
 
 
 def _given(record: Any, allowed: Collection[str] = ()) -> list[str]:

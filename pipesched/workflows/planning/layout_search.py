@@ -48,12 +48,10 @@ class LayoutSearch(Result):
     Attributes:
         request: The request.
         ranking: The layouts that fit, the fastest first, and the layouts that do not.
-        notes: Cautions about the prediction, a line each.
     """
 
     request: LayoutRequest
     ranking: PlanRanking
-    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Outcome | None:
@@ -66,6 +64,15 @@ class LayoutSearch(Result):
         assert outcome.seconds is not None, "a ranked layout has its time"
         peak = request.gpu.flops_per_s[request.base.precision]
         return request.shape.sample_work(peak).rates(outcome.samples, outcome.seconds, request.num_gpus)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line if a ranked layout leaves little memory to the allocator."""
+        limit = self.request.memory_bytes
+        most = max((outcome.held_bytes or 0 for outcome in self.ranking.ranked), default=0)
+        if limit is None or most * _RESERVED <= limit:
+            return ()
+        return ("PyTorch's allocator may reserve 10 % more memory than is in use: a lower memory limit leaves room",)
 
     @property
     def nothing_fits(self) -> str:
@@ -135,7 +142,7 @@ class LayoutSearch(Result):
             equal = {name: value for name, value in equal.items() if value in ("-", "1")}
         shown = tuple({name: value for name, value in row.items() if name not in equal} for row in rows)
         common = ", ".join(f"{name} {value}" for name, value in equal.items())
-        caption = [*([f"all: {common}"] if common else []), self._effort, *self._tight, *self.notes]
+        caption = [*([f"all: {common}"] if common else []), self._effort]
         trainers = [f"{name} {number_ranges(numbers) or 'none'}" for name, numbers in self.trainers.items()]
         caption += [f"layouts that each trainer can run (--export): {'; '.join(trainers)}"] if rows else []
         return Table(title, shown, "\n".join(caption), _LEGEND)
@@ -153,15 +160,6 @@ class LayoutSearch(Result):
         if ranking.is_complete:
             return text + "no other of them is faster"
         return text + f"stopped: another may be {ranking.headroom:.1%} faster"
-
-    @property
-    def _tight(self) -> list[str]:
-        """A line if a ranked layout leaves little memory to the allocator."""
-        limit = self.request.memory_bytes
-        most = max((outcome.held_bytes or 0 for outcome in self.ranking.ranked), default=0)
-        if limit is None or most * _RESERVED <= limit:
-            return []
-        return ["PyTorch's allocator may reserve 10 % more than these bytes; a lower --memory-limit leaves room"]
 
     def _data(self) -> list[dict[str, Any]]:
         return [
