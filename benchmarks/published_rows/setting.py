@@ -12,8 +12,8 @@ from published_rows.models import model_shape
 from published_rows.row import PublishedRun
 from published_rows.trainers import Trainer, sharding_of, trainer_of
 
-SUPPOSED_MICROBATCHES_PER_STAGE = 8
-"""Micro-batches of a stage where the batch of the run is unknown; ratios of schedules depend on it."""
+SUPPOSED_MICROBATCHES_PER_STAGE = 4
+"""Micro-batches per stage of a run whose batch is unknown: the least with a small bubble (GPipe, arXiv:1811.06965)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
