@@ -18,7 +18,7 @@ from pipesched.profiles import ProfileError, element_bytes
 from pipesched.profiles.costs.layer_graph import LayerGraph
 from pipesched.profiles.costs.measurement import LayerMeasurement, output_is_saved, saved_bytes, saved_for_weight_bytes
 from pipesched.profiles.costs.provenance import Provenance
-from pipesched.profiles.costs.sample_work import SampleWork
+from pipesched.profiles.costs.sample_work import SampleWork, TrainingRates
 from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost, working_bytes
 from pipesched.profiles.costs.spread import SharingPrice, Variation, price_among
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
@@ -121,6 +121,12 @@ class Profile(CostSource):
     @property
     def gpus_per_device(self) -> int:
         return 1 if self.provenance.sharding is None else self.provenance.sharding.num_gpus
+
+    def training_rates(self, num_samples: int, seconds: float, num_devices: int) -> TrainingRates | None:
+        if self.sample_work is None:
+            return None
+        copies = 1 if self.provenance.sharding is None else self.provenance.sharding.data
+        return self.sample_work.rates(num_samples * copies, seconds, num_devices * self.gpus_per_device)
 
     @property
     def measured_cpu(self) -> str:

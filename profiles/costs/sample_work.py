@@ -12,11 +12,17 @@ class TrainingRates:
     """The rates of one GPU in a training step.
 
     Attributes:
+        seconds: Seconds of the step.
+        num_samples: Samples of the step, over all GPUs.
+        num_gpus: Number of GPUs of all stages and replicas.
         tokens_per_s: Tokens per second.
         flops_per_s: Model FLOPs per second; recomputation does not count.
         utilization: Share of the GPU's peak (MFU), at most 1.
     """
 
+    seconds: float
+    num_samples: int
+    num_gpus: int
     tokens_per_s: float
     flops_per_s: float
     utilization: float
@@ -57,4 +63,5 @@ class SampleWork:
                 f"{seconds:.4g} s need {flops_per_s:.4g} FLOP/s on each of {num_gpus} GPUs, and the peak is "
                 f"{self.peak_flops_per_s:.4g}; check the seconds and the number of GPUs"
             )
-        return TrainingRates(self.tokens * samples_per_s, flops_per_s, utilization)
+        tokens_per_s = self.tokens * samples_per_s
+        return TrainingRates(seconds, num_samples, num_gpus, tokens_per_s, flops_per_s, utilization)

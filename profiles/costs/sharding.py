@@ -33,6 +33,7 @@ class LayerSharding:
     """
 
     panel: ClassVar[str] = "Estimate"
+    prefix: ClassVar[str] = "layer_"
     __pydantic_config__ = STRICT
 
     tensor: Annotated[

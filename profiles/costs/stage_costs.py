@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple, Self, assert_never
 from pipesched.profiles import FLOAT32_BYTES, ProfileError, require_count
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs.layer_graph import LayerGraph
+from pipesched.profiles.costs.sample_work import SampleWork, TrainingRates
 from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost
 from pipesched.profiles.costs.spread import Variation
 from pipesched.schedules import Schedule, Yardstick
@@ -176,6 +177,25 @@ class CostSource:
     def gpus_per_device(self) -> int:
         """The number of GPUs that share every layer, and are one device."""
         return 1
+
+    @property
+    def sample_work(self) -> SampleWork | None:
+        """The work of a sample of an estimated profile, or None for other costs."""
+        return None
+
+    def training_rates(self, num_samples: int, seconds: float, num_devices: int) -> TrainingRates | None:
+        """Return the rates of one GPU in a training step, or None for costs without `sample_work`.
+
+        Args:
+            num_samples: Samples of one data-parallel copy of each stage in a step.
+            seconds: Seconds of the step.
+            num_devices: Number of devices.
+
+        Raises:
+            ProfileError: The GPU would exceed its peak.
+        """
+        del num_samples, seconds, num_devices
+        return None
 
     @property
     def measured_cpu(self) -> str:

@@ -88,6 +88,9 @@ class Summary:
             replicas, each stage when it holds most.
         messages: Number of messages, as in `communication_volume`.
         sent_bytes: Bytes of all messages; None where the costs have no bytes.
+        tokens_per_s: Tokens per second and GPU, of an estimated profile; None for other costs.
+        flops_per_s: Model FLOPs per second and GPU, of an estimated profile.
+        utilization: Share of the GPU's peak (MFU), of an estimated profile.
         fits: Whether no device holds more than it has; None where either is not known.
         reason: Why nothing else is known.
     """
@@ -112,6 +115,9 @@ class Summary:
     model_copies: float | None = None
     messages: int | None = None
     sent_bytes: int | None = None
+    tokens_per_s: float | None = None
+    flops_per_s: float | None = None
+    utilization: float | None = None
     fits: bool | None = None
     reason: str | None = None
 

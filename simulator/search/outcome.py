@@ -260,6 +260,9 @@ COLUMN_HEADINGS = {
     "steady_s_per_microbatch": "steady / m",
     "steady_bubble_fraction": "steady bubble",
     "peak_memory_bytes": "memory",
+    "tokens_per_s": "tokens/s per GPU",
+    "flops_per_s": "FLOP/s per GPU",
+    "utilization": "MFU",
 }
 """Headings of the columns of a sweep."""
 

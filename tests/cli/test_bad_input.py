@@ -10,6 +10,7 @@ from shutil import copy
 import pytest
 
 from pipesched import costs_from_runs
+from pipesched.profiles.costs import SampleWork
 from pipesched.profiles.io import Plan, Predicted, save_plan, save_profile
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
@@ -21,6 +22,10 @@ from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, two_ranks
 DATA = Path(__file__).parents[2] / "profiles" / "data"
 CLUSTER = '{"format": "pipesched-cluster", "version": 1, "devices": [{}], "intra": %s}'
 NODE = "node%d -- Linear -- forward_compute_time=1, backward_compute_time=2, activation_size=8, parameter_size=8\n"
+GPU = {"memory_bytes": 10**9, "flops_per_s": {"bfloat16": 1e12}, "memory_bandwidth_bytes_per_s": 1e9,
+       "link_bandwidth_bytes_per_s": 1e9, "efficiency": 0.5}  # fmt: skip
+"""A GPU without a curve of its kernels."""
+FAST = SampleWork(tokens=100, flops=1e15, peak_flops_per_s=1e12)
 SIMULATE = "simulate -s 1f1b -p 2 -m 4"
 COSTS = "--uniform f=1,b=2"
 
@@ -43,6 +48,9 @@ def models(tmp_path_factory):
     save_plan(replace(plan, model="graph elsewhere/vgg16.graph.txt"), folder / "graph_plan.json")
     save_plan(replace(plan, partition=(1, 1, 2)), folder / "three_plan.json")
     save_plan(replace(plan, schedule_spec=replace(spec, name="1f1c")), folder / "unknown_plan.json")
+    save_profile(replace(profile(*[layer()] * 4), sample_work=FAST), folder / "fast.json")
+    (folder / "config.json").write_text('{"model_type": "mamba"}')
+    (folder / "gpu.json").write_text(json.dumps(GPU))
     (folder / "circle.txt").write_text(f"{NODE % 1}{NODE % 2}\tnode1 -- node2\n\tnode2 -- node1\n")
     return folder
 

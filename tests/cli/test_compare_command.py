@@ -14,7 +14,8 @@ COLUMNS = [
     "steady_s_per_microbatch", "steady_error",
     "steady_bubble_fraction",
     "peak_memory_worst_bytes", "peak_memory_best_bytes", "peak_microbatches_worst", "peak_microbatches_best",
-    "weight_versions", "model_copies", "messages", "sent_bytes", "fits", "reason", "stage_share",
+    "weight_versions", "model_copies", "messages", "sent_bytes",
+    "tokens_per_s", "flops_per_s", "utilization", "fits", "reason", "stage_share",
 ]  # fmt: skip
 
 

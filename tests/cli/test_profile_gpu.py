@@ -53,7 +53,7 @@ def test_how_layers_are_computed_goes_with_the_plan_to_its_export(pipesched, fol
         (4, "", "--gpus: got 8 devices of dgx-h100, a node of 8 GPUs, expected at most 2, as each device of the "
          "profile is 4 GPUs that share its layers; try --gpus 2"),
         (4, "--gpus 3", "--gpus: got 3 devices of dgx-h100, a node of 8 GPUs, expected at most 2, as each"),
-        (16, "--gpus 1", "--gpus: got 1 devices of dgx-h100, a node of 8 GPUs, expected at most 0, as each"),
+        (16, "--gpus 2", "--gpus: got 2 devices of dgx-h100, a node of 8 GPUs, expected at most 1, as each"),
         (4, "--gpus 2", None),
         (1, "", None),
     ],

@@ -11,7 +11,7 @@ import typer
 
 from pipesched.cli.commands.gantt import require_no_simulation
 from pipesched.cli.errors import InputError, in_flags
-from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.cost_options import EstimatedCostOptions
 from pipesched.cli.options.machine_options import SimulationOptions
 from pipesched.cli.options.option_groups import OUTPUT, Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions, options_of_each
@@ -51,7 +51,7 @@ def compare(
         ),
     ] = False,
     schedule: ScheduleOptions,
-    costs: CostOptions,
+    costs: EstimatedCostOptions,
     simulation: SimulationOptions,
     runs: RunCount,
     gantt: Annotated[
@@ -133,7 +133,7 @@ class Answer:
                 emit(self.text(suffix_of(path)), path)
 
 
-def _compared_schedules(compared: ScheduleComparison, costs: CostOptions) -> Answer:
+def _compared_schedules(compared: ScheduleComparison, costs: EstimatedCostOptions) -> Answer:
     predictions, rows = compared.predictions, compared.to_rows()
     notes = merged_notes(
         (prediction.schedule.name, note)
@@ -211,7 +211,7 @@ def _for_people(row: dict[str, CellValue]) -> dict[str, CellValue]:
 def _compared(
     names: Sequence[str],
     options: ScheduleOptions,
-    costs: CostOptions,
+    costs: EstimatedCostOptions,
     simulation: SimulationOptions,
     num_runs: int,
     *,

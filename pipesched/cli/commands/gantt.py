@@ -175,7 +175,7 @@ def require_no_simulation(
     Raises:
         InputError: There are some.
     """
-    if schedule != ScheduleOptions() or costs != CostOptions():
+    if schedule != ScheduleOptions() or costs != costs.__class__():
         raise InputError(f"{file}: got options of a schedule or its costs too, expected one or the other")
     if simulation != SimulationOptions():
         raise InputError(

@@ -10,7 +10,7 @@ import typer
 
 import pipesched
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.cost_options import EstimatedCostOptions
 from pipesched.cli.options.machine_options import SimulationOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
@@ -104,7 +104,7 @@ class FailureOptions:
 def simulate(
     *,
     schedule: ScheduleOptions,
-    costs: CostOptions,
+    costs: EstimatedCostOptions,
     failures: FailureOptions,
     simulation: SimulationOptions,
     asked: SimulateSettings,

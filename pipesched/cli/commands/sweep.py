@@ -10,7 +10,7 @@ import typer
 
 import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
-from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.cost_options import EstimatedCostOptions
 from pipesched.cli.options.option_groups import OUTPUT, Json, grouped, out_option
 from pipesched.cli.options.sweep_options import link_values, parameter_values, sweep_setup
 from pipesched.cli.output.notes import doubts_of_own_machine
@@ -45,7 +45,7 @@ def sweep(
             help="Values of a parameter, key=1,2,4, of the schedules that have it; repeatable.",
         ),
     ] = None,
-    costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
+    costs: EstimatedCostOptions = EstimatedCostOptions(),  # noqa: B008 -- frozen
     network: NetworkOptions = NetworkOptions(),  # noqa: B008
     jitter: Jitter = 0.0,
     seed: JitterSeed = 0,
@@ -68,7 +68,7 @@ def sweep(
     names = [name.strip() for name in schedule.split(",") if name.strip()]
     if not names:
         raise InputError(f"--schedule: got {schedule!r}, expected names; try 1f1b,zbv")
-    setup = sweep_setup(costs, network, jitter, seed)
+    setup = sweep_setup(costs, asked, network, jitter, seed)
     with progress_bar("predicting settings") as tick:
         result = pipesched.sweep(
             names,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -15,7 +16,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.values import numbers
 from pipesched.profiles import BYTES_LIMIT, io
-from pipesched.questions import CostSettings, MessageFacts
+from pipesched.questions import CostSettings, EstimateSettings, MessageFacts
 from pipesched.schedules.common import option_name, values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import analysis
@@ -65,12 +66,15 @@ class CostOptions(CostSettings):
         names = ("profile", "stage_costs", "layer_costs", "uniform")
         return {option_name(name): getattr(self, name) for name in names if getattr(self, name) is not None}
 
-    def source(self, schedule: Schedule | None, plan: Plan | None = None) -> CostSource:
+    def source(
+        self, schedule: Schedule | None, plan: Plan | None = None, sizes: Sequence[int] | None = None
+    ) -> CostSource:
         """Return the costs as the options give them.
 
         Args:
             schedule: Determines whether I and W are needed; None: a later check determines it.
             plan: The plan of the schedule, if any, which has the partition.
+            sizes: Samples of the micro-batches of an estimate (default: of `--microbatch-size`, or 1).
 
         Raises:
             InputError: The options do not name exactly one source.
@@ -99,7 +103,12 @@ class CostOptions(CostSettings):
         if self.layer_costs is not None:
             return io.load_layer_costs(self.layer_costs)
         assert self.profile is not None
-        return arguments.load_costs(self.profile)
+        return self._profile(self.profile, sizes or (self.microbatch_size or 1,))
+
+    def _profile(self, profile: Path, sizes: Sequence[int]) -> CostSource:
+        """Return the costs of --profile; `sizes` are samples of an estimate."""
+        del sizes
+        return arguments.load_costs(profile)
 
     def setup(self, source: ScheduleSource, simulation: SimulationOptions) -> simulating.Setup:
         """Return the setup of a prediction: everything but the schedule.
@@ -109,7 +118,8 @@ class CostOptions(CostSettings):
                 and no bytes to compare with it.
             ProfileError: A file is bad, or does not fit the schedule.
         """
-        costs, cluster = self.source(source.schedule, source.plan), self.load_cluster(source.schedule, source.plan)
+        costs = self.source(source.schedule, source.plan)
+        cluster = self.load_cluster(source.schedule, source.plan, costs.gpus_per_device)
         setup = simulating.Setup(
             costs,
             simulation.on(cluster if self.machines.are_given else costs.on_machines(cluster)),
@@ -152,10 +162,83 @@ class CostOptions(CostSettings):
             return None
         return float(schedule.stage_share)
 
-    def load_cluster(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
-        """Return the machines of `schedule`; by default, the machines of the plan."""
+    def load_cluster(self, schedule: Schedule, plan: Plan | None = None, gpus_per_device: int = 1) -> Cluster:
+        """Return the machines of `schedule`; by default, the machines of the plan.
+
+        Args:
+            schedule: The schedule.
+            plan: Its plan, or None.
+            gpus_per_device: GPUs that share the layers of a device.
+        """
         usual = None if plan is None else plan.cluster
-        return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}", usual)
+        return self.load_devices(
+            max(schedule.rank_to_device) + 1, f"schedule {schedule.name}", usual, gpus_per_device=gpus_per_device
+        )
+
+    def load_devices(
+        self, num_devices: int, what: str, usual: Cluster | None = None, *, gpus_per_device: int = 1
+    ) -> Cluster:
+        """Return at least `num_devices` devices of several GPUs each; other arguments as in `MachineOptions.load`."""
+        return self.machines.for_devices(gpus_per_device).load(num_devices, what, usual)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions:
+    """Options of an estimated profile."""
+
+    panel: ClassVar[str] = "Estimate"
+
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU for which the model of --profile is estimated, as h100, or a file (JSON).")
+    ] = None
+    settings: EstimateSettings = EstimateSettings()  # noqa: RUF009 -- frozen
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedCostOptions(CostOptions):
+    """Costs as `CostOptions`; with --gpu, --profile is a model, and its profile is estimated first."""
+
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Profile of a model (JSON), a graph of PipeDream's profiler (.txt), or with --gpu a model, as "
+            "llama3-70b."
+        ),
+    ] = None
+    estimate: EstimateOptions = EstimateOptions()
+
+    def _profile(self, profile: Path, sizes: Sequence[int]) -> CostSource:
+        gpu = self.estimate.gpu
+        if gpu is None:
+            if self.estimate != EstimateOptions():
+                raise InputError(
+                    "--profile: got an option of how layers are estimated without --gpu, expected both; try --gpu h100"
+                )
+            if not profile.exists() and io.names_shape(str(profile)):
+                raise InputError(f"--profile: got {profile}, a model, expected --gpu too; try --gpu h100")
+            return super()._profile(profile, sizes)
+        machine = self.machines.machine
+        return measuring.analytic_profile(
+            str(profile), gpu, sizes, machine=machine, **values_of(self.estimate.settings)
+        ).profile
+
+    def source(
+        self, schedule: Schedule | None, plan: Plan | None = None, sizes: Sequence[int] | None = None
+    ) -> CostSource:
+        if self.estimate != EstimateOptions() and self.profile is None:
+            raise InputError("--gpu: got an estimate without --profile, expected a model; try --profile llama3-70b")
+        return super().source(schedule, plan, sizes)
+
+    def load_devices(
+        self, num_devices: int, what: str, usual: Cluster | None = None, *, gpus_per_device: int = 1
+    ) -> Cluster:
+        """Return devices as `CostOptions.load_devices`; by default, of the usual nodes of --gpu."""
+        if self.estimate.gpu is None or self.machines.are_given or usual is not None:
+            return super().load_devices(num_devices, what, usual, gpus_per_device=gpus_per_device)
+        gpu = measuring.read_gpu_argument(self.estimate.gpu)
+        machines = replace(self.machines, machine=gpu.machine).for_devices(gpus_per_device)
+        cluster, limit = machines.load(num_devices, what), self.machines.limit_bytes() or gpu.memory_bytes
+        return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device in cluster.devices))
 
 
 _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {

@@ -56,7 +56,8 @@ class MachineOptions:
         typer.Option(help="Network interfaces per node, shared by its devices (default: no limit).", min=1, max=1024),
     ] = None
     machine: Annotated[
-        str | None, typer.Option(help=f"Type of the nodes of --nodes: {_MACHINES}, or a file (JSON).")
+        str | None,
+        typer.Option(help=f"Type of the nodes: {_MACHINES}, or a file (JSON); without --nodes as many as needed."),
     ] = None
     memory_limit: Annotated[str | None, typer.Option(help="Memory of every device: 16GB or 16GiB.")] = None
 
@@ -142,13 +143,22 @@ class MachineOptions:
         if self.machine is None or size == 1:
             return
         num_gpus = len(io.load_machine(self.machine).devices)
-        got, most = self.gpus or num_gpus, num_gpus // size
+        got, most = self.gpus or num_gpus, max(1, num_gpus // size)
         if got > most:
             raise InputError(
                 f"--gpus: got {got} devices of {self.machine}, a node of {num_gpus} GPUs, expected at most {most}, as "
-                f"each device of the profile is {size} GPUs that share its layers; "
-                f"try {f'--gpus {most}' if most else 'a profile of fewer'}"
+                f"each device of the profile is {size} GPUs that share its layers; try --gpus {most}"
             )
+
+    def for_devices(self, size: int) -> MachineOptions:
+        """Return the options with as many devices per node of --machine as its GPUs allow, unless --gpus is given.
+
+        Args:
+            size: GPUs of a device.
+        """
+        if self.machine is None or self.gpus is not None or size == 1:
+            return self
+        return replace(self, gpus=max(1, len(io.load_machine(self.machine).devices) // size))
 
     def limit_text(self) -> str | None:
         """Return `--memory-limit` as given and as sizes are printed, ``14 GB (13.04 GiB)``, or None without it."""
@@ -164,14 +174,15 @@ class MachineOptions:
         given = self._options_of("cluster", "link", "nodes")
         if len(given) > 1:
             raise InputError(f"links: got {' and '.join(given)}, expected one of them")
-        if self.nodes is not None:
-            node = self._node(self.nodes)
-            if self.nodes * len(node.devices) > MAX_DEVICES:
+        if self.nodes is not None or (self.machine is not None and not given):
+            node = self._node(self.nodes or 1)
+            nodes = self.nodes or -(-num_devices // len(node.devices))
+            if nodes * len(node.devices) > MAX_DEVICES:
                 raise InputError(
-                    f"--nodes: got {self.nodes} of {len(node.devices)} devices, expected at most {MAX_DEVICES} "
+                    f"--nodes: got {nodes} of {len(node.devices)} devices, expected at most {MAX_DEVICES} "
                     "in all; use fewer"
                 )
-            return clusters.of_nodes(node, self.nodes)
+            return clusters.of_nodes(node, nodes)
         stray = self._options_of("gpus", "intra", "inter", "nics", "machine")
         if stray:
             raise InputError(f"{stray[0]}: got it without --nodes, expected both; try --nodes 2")

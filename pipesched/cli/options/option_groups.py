@@ -1,14 +1,14 @@
 """Dataclasses of options: a subcommand takes one as a parameter, and typer sees its fields.
 
 A field with a `Description` becomes the option that it declares. ``panel`` of a group is the heading of its options in
-the help.
+the help, ``prefix`` begins the names of its parameters.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -32,7 +32,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
-    options = {name: option for group in groups.values() for name, option in _options(group)}
+    options = _options_by_name(groups.values())
     name_options(options)  # for the help
     for name, parameter in inspect.signature(command).parameters.items():
         if name in groups:
@@ -61,6 +61,11 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _parameter(group: Any, name: str) -> str:
+    """Return the parameter of a field; groups with a ``prefix`` may have fields named as fields of other groups."""
+    return getattr(group, "prefix", "") + name
+
+
 def _shown(group: Any) -> list[str]:
     """Return the fields with an option; the fields of the group itself come before the fields of its bases."""
     hidden = {name for name, setting in declared(group).items() if not setting.description.has_option}
@@ -80,17 +85,29 @@ def _spread(group: Any) -> Iterator[inspect.Parameter]:
                 annotation, default = setting_option(settings[name])
             default = inspect.Parameter.empty if default is MISSING else default
             annotation = _in_panel(annotation, getattr(group, "panel", None))
-            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            parameter = _parameter(group, name)
+            yield inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _options(group: Any) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a group, and of each in it, with their options."""
+def _options_by_name(groups: Iterable[Any]) -> dict[str, str]:
+    """Return the options of settings by name, for messages; a name without a prefix means the field of that name."""
+    shown = [option for group in groups for option in _options(group)]
+    plain = {parameter for parameter, _, _ in shown}
+    return {
+        name: option
+        for parameter, name, option in shown
+        if option is not None and (parameter == name or name not in plain)
+    }
+
+
+def _options(group: Any) -> Iterator[tuple[str, str, str | None]]:
+    """Yield parameter, name and option of each field of a group, and of each in it; None if it is no setting."""
     types, settings = get_type_hints(group, include_extras=True), declared(group)
     for name in _shown(group):
         if is_dataclass(types[name]):
             yield from _options(types[name])
-        elif name in settings:
-            yield name, settings[name].option
+        else:
+            yield _parameter(group, name), name, settings[name].option if name in settings else None
 
 
 def _in_panel(annotation: Any, panel: str | None) -> Any:
@@ -109,7 +126,7 @@ def _gathered(group: Any, values: dict[str, Any]) -> Any:
         if is_dataclass(types[name]):
             made[name] = _gathered(types[name], values)
         else:
-            value = values.pop(name)
+            value = values.pop(_parameter(group, name))
             made[name] = read_setting(settings[name], value) if name in settings else value
     return group(**made)
 

@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.cost_options import EstimatedCostOptions
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.values import amounts, integers, long_key, read_integer, unknown_key
-from pipesched.schedules.common import values_of
+from pipesched.questions import SweepSettings
+from pipesched.schedules.common import tuple_of, values_of
 from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ def link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | None
     return {key: amounts(text, f"--link: {key}") for key, text in texts.items()}
 
 
-def sweep_setup(costs: CostOptions, network: NetworkOptions, jitter: float, seed: int) -> Setup:
+def sweep_setup(
+    costs: EstimatedCostOptions, asked: SweepSettings, network: NetworkOptions, jitter: float, seed: int
+) -> Setup:
     """Return the common setup of all settings of a sweep.
 
     Raises:
@@ -95,10 +98,16 @@ def sweep_setup(costs: CostOptions, network: NetworkOptions, jitter: float, seed
     """
     from pipesched.workflows.simulating import Setup
 
-    machines = replace(costs.machines, link=None, memory_limit=None)
+    sizes = None if asked.microbatch_sizes is None else tuple_of(asked.microbatch_sizes)
+    known = replace(costs, machines=replace(costs.machines, link=None, memory_limit=None))
+    source, cluster = costs.source(None, sizes=sizes), None
+    if known.machines.are_given or (costs.estimate.gpu is not None and costs.machines.link is None):
+        is_open = known.machines.nodes is None and known.machines.cluster is None
+        num_devices = max(tuple_of(asked.num_ranks)) if is_open else 1
+        cluster = known.load_devices(num_devices, "a sweep", gpus_per_device=source.gpus_per_device)
     return Setup(
-        costs.source(None),
-        machines.load(1, "a sweep") if machines.are_given else None,
+        source,
+        cluster,
         network,
         costs.machines.limit_bytes(),
         **values_of(costs),

@@ -16,6 +16,7 @@ from .profiling import ProfileMeasurement as ProfileMeasurement
 from .profiling import analytic_profile as analytic_profile
 from .profiling import profile_from_runs as profile_from_runs
 from .profiling import profile_of_layers as profile_of_layers
+from .profiling import read_gpu_argument as read_gpu_argument
 from .run_specs import RunQuestion as RunQuestion
 from .run_specs import modelled_spec as modelled_spec
 from .run_specs import spec_of as spec_of

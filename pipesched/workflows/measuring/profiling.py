@@ -252,13 +252,19 @@ def analytic_profile(question: AnalyticQuestion) -> ProfileMeasurement:
     shape = question.model if isinstance(question.model, ModelShape) else model_shape(question.model)
     if question.has_sequence and question.tensor == 1:
         raise ArgumentError("has_sequence: got it with one GPU for a matrix, expected more; try `tensor=2`")
-    gpu = _gpu(question.gpu)
+    gpu = read_gpu_argument(question.gpu)
     sizes = sorted(set(tuple_of(question.microbatch_sizes or USUAL_SIZES)))
     fabric = _fabric(question.machine, gpu, question.num_gpus)
     return ProfileMeasurement(estimated_profile(shape, question.sharding, gpu, fabric, sizes, question.optimizer))
 
 
-def _gpu(gpu: str | Path | Gpu) -> Gpu:
+def read_gpu_argument(gpu: str | Path | Gpu) -> Gpu:
+    """Return a GPU, of its name or file.
+
+    Raises:
+        ArgumentError: There is no GPU of this name.
+        ProfileError: The file is invalid.
+    """
     if isinstance(gpu, Gpu):
         return gpu
     if not isinstance(gpu, str | Path) or suffix_of(gpu) != ".json":
@@ -269,11 +275,13 @@ def _gpu(gpu: str | Path | Gpu) -> Gpu:
 
 def _fabric(machine: str | Path | Cluster | None, gpu: Gpu, num_gpus: int) -> Fabric:
     """Return the links of a GPU, from its node; one GPU alone needs no links."""
-    if machine is None and num_gpus == 1:
-        return Fabric(1, Link(), Link())
+    require_kind(
+        "machine", machine, str | Path | Cluster | None, "the name of a node, a file, or a Cluster; try dgx-h100"
+    )
     if machine is not None and machine != gpu.machine:
-        require_kind("machine", machine, str | Path | Cluster, "the name of a node, a file, or a Cluster; try dgx-h100")
         return fabric_of(machine if isinstance(machine, Cluster) else load_machine(machine))
+    if num_gpus == 1:
+        return Fabric(1, Link(), Link())
     if gpu.machine is None:
         raise ArgumentError(
             f"machine: got none, expected the node of the {num_gpus} GPUs of a stage, as the data sheet of {gpu.name} "

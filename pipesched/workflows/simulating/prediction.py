@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipesched.profiles.clusters import Cluster, Link
-from pipesched.profiles.costs import CostSource, StageCosts
+from pipesched.profiles.costs import CostSource, StageCosts, TrainingRates
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
@@ -69,6 +69,17 @@ class Prediction:
         """Seconds of a batch in a long training, or the makespan if the steady state is unknown, as with jitter."""
         steady_s = self.steady_s_per_microbatch
         return self.makespan_s if steady_s is None else steady_s * self.schedule.num_microbatches
+
+    @cached_property
+    def rates(self) -> TrainingRates | None:
+        """The rates of one GPU in this batch, by the makespan; None for costs without an estimate of the model's work.
+
+        Raises:
+            ProfileError: The GPU would exceed its peak.
+        """
+        num_samples = self.schedule.num_microbatches * (self.costs.microbatch_size or 1)
+        num_devices = len(set(self.schedule.rank_to_device))
+        return self.setup.loaded_costs.training_rates(num_samples, self.makespan_s, num_devices)
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -169,6 +169,10 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
+def _tera(value: float) -> str:
+    return f"{value / 1e12:.4g}"
+
+
 def _count(value: int) -> str:
     return f"{value:,}"
 
@@ -183,9 +187,12 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("p50 / p90 / p99", ("makespan_p50_s", "makespan_p90_s", "makespan_p99_s"), readable_s),
     ("bubble fraction", ("bubble_fraction",), readable_share),
     ("steady / micro-batch", ("steady_s_per_microbatch",), readable_s),
+    ("MFU", ("utilization",), readable_share),
     ("peak memory", ("peak_memory_worst_bytes",), readable_bytes),
     ("fits", ("fits",), _yes),
     ("in flight", ("peak_microbatches_worst",), _number),
+    ("tokens/s", ("tokens_per_s",), _number),
+    ("TFLOP/s", ("flops_per_s",), _tera),
     ("steady bubble", ("steady_bubble_fraction",), readable_share),
     ("weight versions", ("weight_versions",), _count),
     ("model copies", ("model_copies",), _number),
@@ -206,8 +213,11 @@ _LEGEND = {
     "bubble fraction": "idle / (devices x makespan)",
     "steady / micro-batch": "when batches follow one another, each stage stepping alone between (all together with "
     "--step-barrier), or without a flush in the long run",
+    "MFU": "share of a GPU's peak in one batch, estimated",
     "peak memory": "of the device with most",
     "in flight": "micro-batches at most, of the device with most",
+    "tokens/s": "of one GPU, estimated",
+    "TFLOP/s": "of one GPU, estimated; recomputation does not count",
     "steady bubble": "idle share of all device time at the steady pace",
     "model copies": "weights on all devices together, old versions and predicted ones included",
     "bubble overhead": "(makespan - busiest device) / busiest device",
@@ -324,5 +334,13 @@ def _compared(source: ScheduleSource, setup: Setup, num_runs: int) -> ComparedSc
         several = distribution(makespans_of_runs(prediction, num_runs))
         summary = replace(
             summary, makespan_p50_s=several.p50_s, makespan_p90_s=several.p90_s, makespan_p99_s=several.p99_s
+        )
+    rates = prediction.rates
+    if rates is not None:
+        summary = replace(
+            summary,
+            tokens_per_s=rates.tokens_per_s,
+            flops_per_s=rates.flops_per_s,
+            utilization=rates.utilization,
         )
     return ComparedSchedule(summary, prediction)

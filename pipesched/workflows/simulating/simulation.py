@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.clusters import all_reduce
-from pipesched.profiles.costs import Variation
+from pipesched.profiles.costs import TrainingRates, Variation
 from pipesched.profiles.processes import num_cores
 from pipesched.questions import OnShare, OptimizeSettings, SimulateSettings, unheard
 from pipesched.schedules.lowering import lower
@@ -175,6 +175,15 @@ def makespans_of_runs(
     return seconds
 
 
+def rates_sentence(rates: TrainingRates) -> str:
+    """Return the rates of a training step in words."""
+    return (
+        f"estimated: {readable_s(rates.seconds)} per iteration of {rates.num_samples} samples on {rates.num_gpus} "
+        f"GPUs; per GPU {rates.tokens_per_s:.4g} tokens/s, {rates.flops_per_s / 1e12:.4g} TFLOP/s, "
+        f"MFU {readable_share(rates.utilization)}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ReducedStage:
     """The reduction of the gradients of a stage over its replicas.
@@ -264,6 +273,7 @@ class Simulation(Result, Prediction):
             "steady_bubble_fraction": self.steady_bubble_fraction,
             "has_step_barrier": self.has_step_barrier,
             "fits": self.fits,
+            "rates": None if self.rates is None else asdict(self.rates),
             "reductions": [reduction.to_dict() for reduction in self.reductions],
             "stage_share": self.stage_share,
         }
@@ -315,6 +325,8 @@ class Simulation(Result, Prediction):
             f"bubble_overhead {readable_share(metrics.bubble_overhead)} over the busiest device's work; "
             f"{metrics.throughput:.4g} micro-batches/s"
         ]
+        if self.rates is not None:
+            lines.append(rates_sentence(self.rates))
         if several is not None:
             lines.append(
                 f"{several.runs} runs: min {readable_s(several.min_s)}, p50 {readable_s(several.p50_s)}, "

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+RATES = ("tokens_per_s", "flops_per_s", "utilization")
+"""Columns of a sweep with an estimated profile: fields of `TrainingRates`."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepResult:
     """All settings of a sweep.
@@ -68,8 +72,21 @@ class SweepResult:
             outcomes: The rows; None: all.
         """
         columns = self.columns
-        rows = ({**o.setting.to_row(), **o.measures()} for o in (self.outcomes if outcomes is None else outcomes))
-        return [{name: _plain(row.get(name)) for name in columns} for row in rows]
+        given = self.outcomes if outcomes is None else outcomes
+        return [{name: _plain(row.get(name)) for name in columns} for row in map(self._row, given)]
+
+    def _row(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the setting, the measures and the rates of an outcome by column."""
+        return {**outcome.setting.to_row(), **outcome.measures(), **self._rates(outcome)}
+
+    def _rates(self, outcome: Outcome) -> dict[str, float]:
+        """Return the rates of a setting by column, or nothing for costs that are not estimated."""
+        setting, costs = outcome.setting, self.setup.loaded_costs
+        if outcome.seconds is None:
+            return {}
+        num_samples = setting.num_microbatches * (setting.microbatch_size or 1)
+        rates = costs.training_rates(num_samples, outcome.seconds, setting.num_devices)
+        return {} if rates is None else {name: getattr(rates, name) for name in RATES}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per setting, the best first; a missing number is NaN."""
@@ -123,12 +140,12 @@ class SweepResult:
             notes: Lines of the caption, before the notes of the result and the reasons of invalid settings.
         """
         shown = (self.fitting or tuple(o for o in self.outcomes if o.seconds is not None))[:top]
-        rows = [{**outcome.setting.to_row(), **outcome.measures()} for outcome in shown]
+        rows = [self._row(outcome) for outcome in shown]
         settings = [outcome.setting.to_row() for outcome in self.outcomes]
-        values = {name: {row.get(name) for row in settings} for name in self.columns}
+        values = {name: {row.get(name) for row in settings} for name in {*self.columns, *_SHOWN}}
         is_shown = {name: len(values[name]) > 1 or name in _ALWAYS for name in settings[0] | _SHOWN}
         names = [name for name in dict.fromkeys(n for row in settings for n in row) if is_shown.get(name, True)]
-        known = [name for name in _SHOWN if any(row[name] is not None for row in rows)]
+        known = [name for name in _SHOWN if any(row.get(name) is not None for row in rows)]
         if self.by not in known and self.by in rows[0]:
             known.insert(0, self.by)
         fixed = [f"{COLUMN_HEADINGS.get(n, n)} {cell_text(n, settings[0][n])}" for n in settings[0]
@@ -200,6 +217,7 @@ _SHOWN = dict.fromkeys(
     (
         "s_per_sample",
         "s_per_microbatch",
+        "utilization",
         "peak_memory_bytes",
         "bubble_fraction",
         "steady_s_per_microbatch",
@@ -223,10 +241,10 @@ def cell_text(name: str, value: Any) -> str:
         return f"{value / 1e9:.4g} GB/s"
     if name.endswith("_bytes"):
         show = readable_bytes
-    elif name.endswith(("_s", "_s_per_microbatch")) or name.startswith("s_per_"):
-        show = readable_s
-    elif name.endswith("_fraction"):
+    elif name.endswith(("_fraction", "utilization")):
         show = readable_share
+    elif name not in RATES and (name.endswith(("_s", "_s_per_microbatch")) or name.startswith("s_per_")):
+        show = readable_s
     elif isinstance(value, float):
         return f"{value:.4g}"
     return str(_plain(value)) if isinstance(value, tuple) else show(value)

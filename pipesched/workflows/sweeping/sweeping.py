@@ -54,7 +54,7 @@ from pipesched.workflows.simulating import (
 )
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
 from pipesched.workflows.sweeping.sweep_judge import SweepJudge
-from pipesched.workflows.sweeping.sweep_result import SweepResult
+from pipesched.workflows.sweeping.sweep_result import RATES, SweepResult
 from pipesched.workflows.sweeping.sweep_space import SweepSpace
 
 _COMPILED = 3
@@ -140,7 +140,8 @@ def sweep(question: SweepQuestion) -> SweepResult:
     costs, notes = setup.loaded_costs, [*given_stages(setup.loaded_costs)] if setup.partition is None else []
     if isinstance(setup.cluster, Cluster):
         notes = [*other_device(costs, machine_name_of(setup.cluster)), *notes]
-    return SweepResult(ordered_by(outcomes, by), by, (*space.columns, *MEASURES), setup, tuple(notes))
+    rates = () if costs.sample_work is None else RATES
+    return SweepResult(ordered_by(outcomes, by), by, (*space.columns, *MEASURES, *rates), setup, tuple(notes))
 
 
 def _space(question: SweepQuestion, setup: Setup) -> SweepSpace:

@@ -1,0 +1,79 @@
+"""`--profile MODEL --gpu`: commands that estimate the costs of a model first, and the rates that they print."""
+
+import json
+
+import pytest
+
+from pipesched.profiles.io import load_gpu, load_profile, model_shape
+
+ESTIMATE = "--profile llama3-8b --gpu h100 --tp 8 --sp --dp 2 --zero 1"
+COUNTS = "-s 1f1b -p 4 -m 8"
+
+
+def words(answer):
+    assert (answer.code, answer.err) == (0, "")
+    return " ".join(answer.out.split())
+
+
+def test_a_model_is_estimated_and_its_rates_are_printed(pipesched):
+    text = words(pipesched(f"simulate {COUNTS} {ESTIMATE}"))
+    assert "estimated: " in text
+    assert "per iteration of 16 samples on 64 GPUs; per GPU" in text
+    assert "a device is 16 GPUs that share its layers: 4 devices are 64 GPUs" in text
+    assert "memory limit 79.18 GiB of every device" in text
+
+
+def test_the_rates_follow_from_the_makespan(pipesched):
+    answer = json.loads(pipesched(f"simulate {COUNTS} {ESTIMATE} --json").out)
+    rates, shape = answer["rates"], model_shape("llama3-8b")
+    assert (rates["num_samples"], rates["num_gpus"], rates["seconds"]) == (16, 64, answer["makespan_s"])
+    assert rates["tokens_per_s"] == pytest.approx(16 * shape.sequence / answer["makespan_s"] / 64)
+    flops_per_s = shape.flops_per_token() * rates["tokens_per_s"]
+    assert rates["flops_per_s"] == pytest.approx(flops_per_s)
+    assert rates["utilization"] == pytest.approx(flops_per_s / load_gpu("h100").flops_per_s["bfloat16"])
+
+
+def test_an_estimated_file_gives_the_same_prediction_as_its_model(pipesched, folder):
+    pipesched("profile llama3-8b --gpu h100 --tp 8 --sp --dp 2 --zero 1 --microbatch-sizes 1 --out p.json")
+    machine = "--machine dgx-h100"
+    by_file = json.loads(pipesched(f"simulate {COUNTS} --profile p.json {machine} --json").out)
+    by_name = json.loads(pipesched(f"simulate {COUNTS} {ESTIMATE} {machine} --json").out)
+    assert by_file == by_name
+    assert load_profile(folder / "p.json").sample_work == model_shape("llama3-8b").sample_work(989e12)
+
+
+def test_a_comparison_and_a_sweep_have_the_rates_of_each_setting(pipesched):
+    compared = json.loads(pipesched(f"compare 1f1b,gpipe -p 4 -m 8 {ESTIMATE} --json").out)["schedules"]
+    simulated = json.loads(pipesched(f"simulate {COUNTS} {ESTIMATE} --json").out)["rates"]
+    assert compared[0]["utilization"] == simulated["utilization"]
+    assert "MFU" in words(pipesched(f"compare 1f1b,gpipe -p 4 -m 8 {ESTIMATE}"))
+    line = f"sweep -s 1f1b -p 4 -m 8 --microbatch-sizes 1,4 {ESTIMATE}"
+    assert "MFU" in words(pipesched(line))
+    settings = {row["microbatch_size"]: row for row in json.loads(pipesched(f"{line} --json").out)["settings"]}
+    assert settings[1]["utilization"] == simulated["utilization"]
+    assert 0 < settings[4]["utilization"] < 1
+    assert {"tokens_per_s", "flops_per_s"} < settings[4].keys()
+
+
+def test_other_costs_have_no_rates(pipesched):
+    assert json.loads(pipesched(f"simulate {COUNTS} --uniform f=1,b=2 --json").out)["rates"] is None
+    swept = json.loads(pipesched(f"sweep {COUNTS} --uniform f=1,b=2 --json").out)
+    assert "utilization" not in swept["settings"][0]
+
+
+def test_the_machine_of_the_devices_follows_from_the_gpu(pipesched):
+    def answer(options):
+        data = json.loads(pipesched(f"simulate {COUNTS} --profile llama3-8b --gpu h100 {options} --json").out)
+        return data["makespan_s"], data["fits"]
+
+    assert answer("--tp 2") == answer("--tp 2 --machine dgx-h100") == answer("--tp 2 --machine dgx-h100 --nodes 1")
+    assert answer("--tp 2 --gpus 1 --machine dgx-h100")[0] > answer("--tp 2")[0]
+
+
+def test_the_granularity_of_recomputation_is_not_that_of_stages(pipesched):
+    full = json.loads(pipesched(f"simulate {COUNTS} {ESTIMATE} --recompute-granularity full --json").out)
+    plain = json.loads(pipesched(f"simulate {COUNTS} {ESTIMATE} --json").out)
+    stages = json.loads(pipesched(f"simulate {COUNTS} {ESTIMATE} --recompute all --json").out)
+    assert plain["makespan_s"] < full["makespan_s"]
+    assert plain["makespan_s"] < stages["makespan_s"]
+    assert full["makespan_s"] != stages["makespan_s"]
