@@ -7,11 +7,10 @@ from functools import lru_cache
 
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerSharding, Profile, StageCost, StageCosts
-from pipesched.profiles.inside_stage.collective_time import collective_s
+from pipesched.profiles.inside_stage.collective_time import message_link
 from pipesched.profiles.inside_stage.estimated_profile import estimated_profile
 from pipesched.profiles.inside_stage.fabric import Fabric
 from pipesched.profiles.inside_stage.model_shape import ModelShape
-from pipesched.profiles.inside_stage.operators import Collective
 from pipesched.profiles.io import load_gpu
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
@@ -103,13 +102,5 @@ def _cluster(setting: Setting, fabric: Fabric) -> Cluster:
     """Return a device for each rank of the pipeline; ranks of a pipeline are a stage's GPUs apart."""
     per_node = max(1, fabric.node_gpus // setting.sharding.num_gpus)
     devices = tuple(Device(node=rank // per_node) for rank in range(setting.depth))
-    return Cluster(devices, _message_link(fabric, 1), _message_link(fabric, 2))
-
-
-def _message_link(fabric: Fabric, num_nodes: int) -> Link:
-    """Return the link of a message inside a node, or between two nodes."""
-    empty_s, full_s = (
-        collective_s(Collective("send_receive", size, "data"), 2 // num_nodes, num_nodes, fabric.intra, fabric.inter)
-        for size in (0, 2**30)
-    )
-    return Link(empty_s, 2**30 / (full_s - empty_s))
+    inside, between = (message_link(fabric.intra, fabric.inter, is_inside=is_inside) for is_inside in (True, False))
+    return Cluster(devices, inside, between)

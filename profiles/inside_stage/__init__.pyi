@@ -1,4 +1,5 @@
 from .collective_time import collective_s as collective_s
+from .collective_time import message_link as message_link
 from .estimated_profile import estimated_profile as estimated_profile
 from .fabric import Fabric as Fabric
 from .fabric import fabric_of as fabric_of

@@ -45,6 +45,9 @@ _INSIDE: dict[CollectiveKind, _Fit] = {
 _BETWEEN_SHARE = 0.85
 """Share of the bandwidth of a network interface."""
 
+_MESSAGE_BYTES = 2**30
+"""Bytes of the message that gives the bandwidth of a link between stages."""
+
 
 def collective_s(
     collective: Collective, per_node: int, num_nodes: int, intra: Link, inter: Link, *, is_chained: bool = False
@@ -85,3 +88,19 @@ def collective_s(
     tree_s = (per_node - 1) * fit.round_s + math.ceil(math.log2(num_nodes)) * inter.latency_s
     latency_s = passes * (min(ring_s, tree_s) if passes == 2 or is_chained else ring_s)
     return fit.fixed_s + latency_s + max(inside_s, between_s)
+
+
+def message_link(intra: Link, inter: Link, *, is_inside: bool) -> Link:
+    """Return the link of a message between two stages, with the time and bandwidth of a send.
+
+    Args:
+        intra: Link of a GPU to the other GPUs of its node, each way.
+        inter: Link of a GPU to other nodes, each way.
+        is_inside: Whether both GPUs are in one node.
+    """
+    per_node, num_nodes = (2, 1) if is_inside else (1, 2)
+    empty_s, full_s = (
+        collective_s(Collective("send_receive", size, "data"), per_node, num_nodes, intra, inter)
+        for size in (0, _MESSAGE_BYTES)
+    )
+    return Link(empty_s, _MESSAGE_BYTES / (full_s - empty_s))

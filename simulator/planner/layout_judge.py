@@ -13,6 +13,7 @@ from pipesched.profiles.costs import LayerSharding, StageCost
 from pipesched.profiles.inside_stage import ModelShape, estimated_profile
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import with_step_barrier
 from pipesched.simulator.fast import EqualPipelines
 from pipesched.simulator.planner.layout_bound import (
     KindCosts,
@@ -188,8 +189,12 @@ class LayoutJudge:
 
 @lru_cache(maxsize=16)
 def _lists(order: Setting) -> Schedule:
-    """Return the lowered lists of one step of one copy; raises ScheduleError if the schedule has no such counts."""
-    return lower(order.build())
+    """Return the lowered lists of one step of one copy, which waits for the norm of all gradients, as clipping does.
+
+    Raises:
+        ScheduleError: The schedule has no such counts.
+    """
+    return lower(with_step_barrier(order.build()))
 
 
 def _one_of_each_kind(shape: ModelShape) -> ModelShape:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipesched.profiles import OptimizerName, ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Gpu
 from pipesched.profiles.costs import LayerSharding, Profile, Recomputation
-from pipesched.profiles.inside_stage import Fabric, ModelShape, estimated_profile, require_divided
+from pipesched.profiles.inside_stage import Fabric, ModelShape, estimated_profile, message_link, require_divided
 from pipesched.schedules.builders import find
 from pipesched.simulator.planner.stage_layout import refusal_of
 from pipesched.simulator.search import Setting, divisors
@@ -113,7 +113,9 @@ class LayoutRequest:
         """Return one GPU of each stage; the GPUs of a stage are side by side, as in Megatron-LM."""
         stride = self.num_gpus // depth
         devices = tuple(Device(node=rank * stride // self.fabric.node_gpus) for rank in range(depth))
-        return Cluster(devices, self.fabric.intra, self.fabric.inter)
+        intra, inter = self.fabric.intra, self.fabric.inter
+        inside, between = (message_link(intra, inter, is_inside=is_inside) for is_inside in (True, False))
+        return Cluster(devices, inside, between)
 
 
 def layouts(request: LayoutRequest) -> Iterator[TransformerLayout]:

@@ -9,11 +9,12 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.inside_stage import Experts, Fabric, ModelShape, estimated_profile
+from pipesched.profiles.inside_stage import Experts, Fabric, ModelShape, estimated_profile, message_link
 from pipesched.profiles.io import load_gpu, model_shape
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import with_step_barrier
 from pipesched.simulator import Scenario
 from pipesched.simulator.fast import predict_scenario
 from pipesched.simulator.planner import LayoutJudge, LayoutRequest, TransformerLayout, layouts, search_plans
@@ -45,8 +46,11 @@ def plain_seconds(shape: ModelShape, layout: TransformerLayout) -> tuple[float, 
     ends = [sum(layout.partition[:stage]) for stage in range(len(layout.partition) + 1)]
     costs = profile.costs_of_layers(tuple(pairwise(ends)), layout.size)
     nodes = [rank * (8 // depth) // 2 for rank in range(depth)]
-    cluster = Cluster(tuple(Device(node=node) for node in nodes), NODE_OF_TWO.intra, NODE_OF_TWO.inter)
-    lists = lower(build(layout.schedule, depth, layout.num_microbatches, layout.num_chunks))
+    inside, between = (
+        message_link(NODE_OF_TWO.intra, NODE_OF_TWO.inter, is_inside=is_inside) for is_inside in (True, False)
+    )
+    cluster = Cluster(tuple(Device(node=node) for node in nodes), inside, between)
+    lists = lower(with_step_barrier(build(layout.schedule, depth, layout.num_microbatches, layout.num_chunks)))
     estimate = predict_scenario(Scenario(lists, costs, cluster))
     return estimate.seconds, max(estimate.peak_bytes.values())
 
