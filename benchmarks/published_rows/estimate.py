@@ -15,7 +15,7 @@ from pipesched.profiles.io import load_gpu
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.transforms import with_step_barrier, with_tied_sum
-from pipesched.simulator import Estimate, Scenario
+from pipesched.simulator import Estimate, NetworkOptions, Scenario
 from pipesched.simulator.fast import predict_scenario
 from published_rows.setting import Setting
 
@@ -65,7 +65,8 @@ def estimate(setting: Setting) -> IterationEstimate:
     if is_tied and setting.depth > 1:
         weights = -(-setting.shape.vocab // setting.sharding.tensor) * setting.shape.hidden
         costs = replace(costs, tied_bytes=setting.sharding.gradient_bytes * weights)
-    predicted = predict_scenario(Scenario(schedule, costs, _cluster(setting, fabric)))
+    network = NetworkOptions(sends=setting.trainer.sends)
+    predicted = predict_scenario(Scenario(schedule, costs, _cluster(setting, fabric), network))
     if not isinstance(predicted, Estimate):
         raise ValueError(f"schedule is {setting.schedule!r}; {predicted.reason}")  # noqa: TRY004 -- a reason
     peaks = tuple(predicted.peak_bytes.get(rank, 0) for rank in range(setting.depth))

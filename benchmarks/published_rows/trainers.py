@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pipesched.profiles.costs import LayerSharding, MatmulPrecision, Recomputation
+from pipesched.simulator.network_options import Sends
 from published_rows.megatron_tests import megatron_test
 from published_rows.row import PublishedRun
 
@@ -38,6 +39,7 @@ class Trainer:
         row_settings: Function from a row to further fields, which depend on the row.
         second_settings: Fields of a second run where the first does not fit, if the source publishes the one that did.
         cut: Cut of the blocks into stages.
+        sends: Return of a Send between stages.
         refuses_few: Fewer micro-batches than stages - 1 are an error.
         meter: Meter of the published peak.
         buffer_bytes: Function from a row to buffers besides weights, states and activations [bytes].
@@ -53,6 +55,7 @@ class Trainer:
     row_settings: Callable[[PublishedRun], Mapping[str, Any]] = field(default=lambda _run: {})
     second_settings: Mapping[str, Any] = field(default_factory=dict)
     cut: CutRule = "equal"
+    sends: Sends = "posted"
     refuses_few: bool = False
     meter: Meter = "allocated"
     buffer_bytes: Callable[[PublishedRun], int] = field(default=lambda _run: 0)
@@ -161,10 +164,12 @@ TRAINERS = (
             "recompute": Known("full", "bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm: --checkpoint-activations"),
         },
         row_settings=_of_bigscience,
+        sends="blocking",
         meter="device",
         buffer_bytes=lambda _run: 2_000_000_000,
         step_gradient_bytes=4,
         origins={
+            "sends": "DeepSpeed, deepspeed/runtime/pipe/p2p.py: send, on the stream of the computation",
             "meter": "bigscience, train/tr11-176B-ml/chronicles-prequel.md: nvidia-smi on the first and the last node",
             "buffer_bytes": "DeepSpeed, deepspeed/runtime/zero/config.py: reduce and allgather buckets of 5e8 elements",
             "step_gradient_bytes": "DeepSpeed, deepspeed/runtime/zero/stage_1_and_2.py: float32 gradients of the shard",
