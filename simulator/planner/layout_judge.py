@@ -13,7 +13,6 @@ from pipesched.profiles.costs import LayerSharding, StageCost
 from pipesched.profiles.inside_stage import ModelShape, estimated_profile
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import with_step_barrier
 from pipesched.simulator.fast import EqualPipelines
 from pipesched.simulator.planner.layout_bound import (
     KindCosts,
@@ -115,16 +114,23 @@ class LayoutJudge:
         return self.predicted(layout) if reason is None else Outcome(layout, reason=reason)
 
     def predicted(self, layout: TransformerLayout) -> Outcome:
-        """Predict time and memory of a layout with its partition, whatever the memory of a GPU."""
+        """Predict time and memory of a layout with its partition, whatever the memory of a GPU.
+
+        All stages step behind the last backward of all, as clipping by the norm of all gradients needs: the lists are
+        run with Steps that take no time, and the longest sum of the steps of a rank comes on top.
+        """
         request = self._request
         try:
             costs = request.profile(layout.sharding, layout.size).costs_of_layers(layout.bounds, layout.size)
             lists = _lists(layout.order)
-            estimate = EqualPipelines(lists, costs, request.pipeline(layout.num_ranks)).together(1)
+            unstepped = replace(costs, stages=tuple(replace(stage, step_s=0.0) for stage in costs.stages))
+            estimate = EqualPipelines(lists, unstepped, request.pipeline(layout.num_ranks)).together(1)
         except UNPREDICTABLE as error:
             return Outcome(layout, reason=str(error))
         peaks = tuple(num_bytes for _, num_bytes in sorted(estimate.peak_bytes.items()))
-        return Outcome(layout, estimate.seconds, max(peaks), device_bytes=peaks)
+        ranks = range(layout.num_ranks)
+        step_s = max(sum(costs.stages[stage].step_s for stage in lists.columns.stages_of(rank)) for rank in ranks)
+        return Outcome(layout, estimate.seconds + step_s, max(peaks), device_bytes=peaks)
 
     def _bounded(self, layout: TransformerLayout, number: int, split: LayerSharding) -> BoundedSetting[float]:
         """Return a layout under its bound, with the passes of `split`."""
@@ -189,12 +195,8 @@ class LayoutJudge:
 
 @lru_cache(maxsize=16)
 def _lists(order: Setting) -> Schedule:
-    """Return the lowered lists of one step of one copy, which waits for the norm of all gradients, as clipping does.
-
-    Raises:
-        ScheduleError: The schedule has no such counts.
-    """
-    return lower(with_step_barrier(order.build()))
+    """Return the lowered lists of one step of one copy; raises ScheduleError if the schedule has no such counts."""
+    return lower(order.build())
 
 
 def _one_of_each_kind(shape: ModelShape) -> ModelShape:
