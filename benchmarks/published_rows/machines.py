@@ -39,7 +39,7 @@ MACHINES = (
         gpus_per_node=8,
         network_bytes_per_s=6.25e9,
         board_gpus=4,
-        board_bytes_per_s=12.5e9,
+        board_bytes_per_s=16e9,
         origin="8 GPUs per node, 4 NVLinks between GPUs, so two boards of 4, and 4 Omni-Path links of 100 Gb/s: "
         "bigscience, train/tr11-176B-ml/README.md; between boards fitted to half of the runs at tensor parallelism 8",
     ),

@@ -83,6 +83,7 @@ class _Passes:
 
     element_bytes: int
     linear_bytes: float
+    summed_bytes: int
     parameters: int = 0
     expert_parameters: int = 0
     forward: list[Operator] = field(default_factory=list)
@@ -131,7 +132,7 @@ class _Passes:
             for left_factor, right_factor, result in (
                 (arrived, weights, e * left),
                 (left, weights, e * arrived),
-                (arrived, left, 2 * FLOAT32_BYTES * weights),
+                (arrived, left, 2 * self.summed_bytes * weights),
             )
         )
         self.forward.append(replace(product, num_bytes=forward_bytes, saved_bytes=e * saved))
@@ -212,7 +213,8 @@ class _LayerMaker:
         self.gathered_bytes = self.element_bytes * self.tokens * shape.hidden
 
     def _passes(self) -> _Passes:
-        return _Passes(self.element_bytes, LINEAR_BYTES.get(self.sharding.precision, self.element_bytes))
+        linear_bytes = LINEAR_BYTES.get(self.sharding.precision, self.element_bytes)
+        return _Passes(self.element_bytes, linear_bytes, min(FLOAT32_BYTES, self.sharding.gradient_bytes))
 
     def embedding(self) -> TransformerLayer:
         e, shape = self.element_bytes, self.shape
@@ -224,7 +226,7 @@ class _LayerMaker:
             passes.moved("positions", 3 * e * self.between, 0)
         if shape.has_dropout:
             passes.moved("dropout", (2 * e + 1) * self.between, 0, saved_bytes=self.between)
-        added = Operator("embedding gradient", "memory", 0, (e + 2 * FLOAT32_BYTES) * self.tokens * shape.hidden)
+        added = Operator("embedding gradient", "memory", 0, (e + 2 * passes.summed_bytes) * self.tokens * shape.hidden)
         passes.backward_weight.append(added)
         self._reduced(passes)
         layer = self._made("embedding", passes, _TOKEN_BYTES * self.tokens, self.message_bytes)
