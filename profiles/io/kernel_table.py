@@ -70,7 +70,7 @@ def load_kernel_table(path: str | Path) -> KernelTable:
     if missing:
         raise ProfileError(
             f"{file}: row 1: got no column {', '.join(missing)}, expected {', '.join(NEEDED_COLUMNS)}, seconds; "
-            "measure a table with 'pipesched profile --shapes F.csv'"
+            "measure a table of this machine"
         )
     if len(rows) < 2:
         raise ProfileError(f"{file}: got {len(rows)} rows of kernels, expected more, of several shapes; measure more")

@@ -17,7 +17,8 @@ PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("commands.md", 
 BLOCKS = [
     text
     for page in PAGES
-    for text in re.findall(r"^```(?:csv \S+)?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    for kind, text in re.findall(r"^```([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    if re.fullmatch(r"(?:csv \S+)?", kind)
 ]
 
 

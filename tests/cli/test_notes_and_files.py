@@ -128,7 +128,7 @@ def test_every_command_with_json_is_documented():
 
     commands = {name: make_program().get_command(None, name) for name in COMMANDS}
     with_json = {name for name, command in commands.items() if "--json" in {o for p in command.params for o in p.opts}}
-    assert with_json - documented().keys() == {"profile", *FILES} - {"trace"}
+    assert with_json - documented().keys() == {*FILES} - {"trace"}
     assert set(COMMANDS) - with_json == {"trace"}
     for name in with_json & documented().keys():
         assert all(always for always, _ in documented()[name])
@@ -178,9 +178,7 @@ def test_times_without_any_unit_are_said_to_be_seconds(pipesched, folder):
 
 
 def test_a_profile_of_layers_that_several_gpus_share_is_noted(pipesched):
-    pipesched(
-        "profile gpt:layers=4,width=64,heads=4 --gpu h100 --tp 2 --microbatch-sizes 1 --flash-attention --out p.json"
-    )
+    pipesched("profile gpt:layers=4,width=64,heads=4 --gpu h100 --tp 2 --microbatch-sizes 1 --out p.json")
     for line in ("simulate -s 1f1b -p 2 -m 2 --profile p.json", "partition p.json -p 2 --by time"):
         notes = json.loads(pipesched(f"{line} --nodes 1 --machine dgx-h100 --json").out)["notes"]
         assert "2 devices are 4 GPUs" in notes[0]

@@ -142,6 +142,8 @@ def setting_option(setting: Declared) -> tuple[Any, object]:
     text = f"{description.text.rstrip('.')}; repeatable." if setting.is_repeatable else description.text
     if default not in (None, MISSING) and (setting.is_list or setting.is_names):
         default = ",".join(map(str, tuple_of(default) if setting.is_list else default))
+    elif is_size(setting) and isinstance(default, int):
+        default = str(default)
     option = typer.Option(
         *names,
         help=in_flags(" ".join(filter(None, (text, description.more)))),
