@@ -114,10 +114,15 @@ class TrainerRule:
 
     def __call__(self, candidate: Setting) -> str | None:
         """Return why the trainer cannot express a candidate, or None if it can."""
-        few = min(candidate.num_microbatches, 2 * candidate.num_ranks)  # a trainer's rules need no more
+        few = _enough_microbatches(candidate)
         if find(candidate.schedule).is_own or candidate.replicas:
             few = candidate.num_microbatches
         return _refusal(self, replace(candidate, num_microbatches=few, microbatch_size=1))
+
+
+def _enough_microbatches(setting: Setting) -> int:
+    """Return the micro-batches of a setting, but no more than the rules of trainers need."""
+    return min(setting.num_microbatches, 2 * setting.num_ranks)
 
 
 @lru_cache(maxsize=4096)
@@ -154,8 +159,9 @@ class LayoutRule:
 
     def __call__(self, layout: Setting) -> str | None:
         """Return why the trainer cannot express a layout with its partition, or None if it can."""
+        few = replace(layout, num_microbatches=_enough_microbatches(layout))
         try:
-            export_layout(layout, self.trainer)
+            export_layout(few, self.trainer)
         except (ArgumentError, ScheduleError) as error:
             return str(error)
         return None
