@@ -150,9 +150,11 @@ def _is_wasteful(request: LayoutRequest, split: LayerSharding, size: int) -> boo
 
 def no_layout(request: LayoutRequest) -> ProfileError:
     """Return why no layout exists: the GPUs, the batch or the numbers of the model do not divide."""
+    experts = request.shape.experts
+    counts = f"heads={request.shape.heads}" + (f", experts={experts.count}" if experts else "")
     return ProfileError(
         f"plan: got no layout of {request.shape.name} for {request.num_gpus} GPUs and a batch of {request.batch_size} "
-        f"samples, expected a split that divides heads={request.shape.heads}, the {request.shape.layers} blocks, the "
+        f"samples, expected a split that divides {counts}, the {request.shape.layers} blocks, the "
         "GPUs and the batch; try another batch or number of GPUs, or leave out counts"
     )
 

@@ -84,3 +84,13 @@ def test_machines_without_a_data_sheet():
         pipesched.plan_layout(SMALL, Cluster((Device(), Device(speed=0.5))), batch_size=8)
     with pytest.raises(pipesched.ProfileError, match="gpu: got 'nosuch'"):
         pipesched.plan_layout(SMALL, DGX, batch_size=8, gpu="nosuch")
+
+
+def test_a_model_with_multi_token_prediction_is_planned_but_not_exported():
+    model = f"{SMALL},mtp=1"
+    result = pipesched.plan_layout(model, DGX, batch_size=8, top=2)
+    assert result.trainers == {"torchtitan": (), "megatron": (), "deepspeed": ()}
+    with pytest.raises(ArgumentError, match="multi-token prediction, expected none"):
+        result.export("megatron")
+    with pytest.raises(ArgumentError, match="multi-token prediction, expected none"):
+        pipesched.plan_layout(model, DGX, batch_size=8, trainer="megatron")

@@ -23,7 +23,7 @@ from pipesched.simulator.planner import (
 from pipesched.workflows import ArgumentError, asks, require_callable, require_kind
 from pipesched.workflows.arguments import workers_for
 from pipesched.workflows.exporting import LayoutRule
-from pipesched.workflows.planning.layout_search import LayoutSearch
+from pipesched.workflows.planning.layout_search import LayoutSearch, require_exportable_shape
 from pipesched.workflows.planning.planning import plannable_schedules
 
 _SCHEDULES: dict[TrainerName | None, tuple[str, ...]] = {
@@ -87,6 +87,8 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     """
     shape = question.model if isinstance(question.model, ModelShape) else model_shape(question.model)
     cluster = question.cluster
+    if question.trainer is not None:
+        require_exportable_shape(shape)
     _require_equal(cluster)
     gpu = gpu_of(cluster) if question.gpu is None else question.gpu
     gpu = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from pipesched.profiles.costs import TrainingRates
+from pipesched.profiles.inside_stage import ModelShape
 from pipesched.questions import TrainerName
 from pipesched.simulator.analysis import readable_bytes
 from pipesched.simulator.planner import LayoutRequest, PlanRanking, TransformerLayout
@@ -91,6 +92,7 @@ class LayoutSearch(Result):
         Raises:
             ArgumentError: No ranked layout can be exported; the message names the part of the best and the reason.
         """
+        require_exportable_shape(self.request.shape)
         layouts = self._layouts
         if not layouts:
             raise ArgumentError("plan: got no layout that fits, expected one; try more GPUs or a smaller `batch_size`")
@@ -100,7 +102,7 @@ class LayoutSearch(Result):
     @property
     def trainers(self) -> dict[TrainerName, tuple[int, ...]]:
         """The numbers of the ranked layouts, from 1, that each trainer can run."""
-        numbered = [*enumerate(self._layouts, 1)]
+        numbered = [] if self.request.shape.predicted_tokens else [*enumerate(self._layouts, 1)]
         return {
             name: tuple(number for number, layout in numbered if LayoutRule(name)(layout) is None)
             for name in get_args(TrainerName)
@@ -193,6 +195,19 @@ class LayoutSearch(Result):
     def __repr__(self) -> str:
         best = "nothing fits" if self.best is None else f"{self.best.setting}, {self.best.seconds:.4g} s"
         return f"LayoutSearch({self.request.shape.name!r}: {best})"
+
+
+def require_exportable_shape(shape: ModelShape) -> None:
+    """Refuse a model whose layers no flags of a trainer name here.
+
+    Raises:
+        ArgumentError: The model has blocks of multi-token prediction.
+    """
+    if shape.predicted_tokens:
+        raise ArgumentError(
+            f"trainer: got {shape.name} with {shape.predicted_tokens} blocks of multi-token prediction, expected none, "
+            "as no flags are written for them; try the model with mtp=0"
+        )
 
 
 def _split(layout: TransformerLayout) -> tuple[int | str | None, ...]:
