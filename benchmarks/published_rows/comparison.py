@@ -150,7 +150,7 @@ def mean_correlation(groups: Sequence[Group]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The throughput of a schedule over that of a reference schedule of the same run set.
+    """The throughput of a schedule over the throughput of a reference schedule of the same run set.
 
     Attributes:
         name: Model, schedule and reference schedule.

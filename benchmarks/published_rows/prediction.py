@@ -47,9 +47,9 @@ OUTSIDE_BYTES = 1573 * 2**20
 """Memory of a GPU that PyTorch's allocator does not see, on an A100: bigscience,
 train/tr11-176B-ml/chronicles-prequel.md."""
 FIT_SHARE = 1.04
-"""Bytes that must be free over those allocated, for a run to fit; supposed, as blocks are split."""
+"""Memory that a run needs to fit, over the bytes that it allocates; supposed, as blocks are split."""
 RESERVED_SHARE = 1.1
-"""Bytes that PyTorch reserves over those that it allocates, as blocks are split; supposed."""
+"""Memory that PyTorch reserves, over the bytes that it allocates, as blocks are split; supposed."""
 
 
 def _predicted(run: PublishedRun, setting: Setting) -> Prediction:

@@ -97,7 +97,7 @@ def _of_bigscience(run: PublishedRun) -> Mapping[str, Any]:
 
 
 def _titan_loss_bytes(run: PublishedRun) -> int:
-    """Return the bytes of PyTorch's own loss besides those of a loss in place.
+    """Return the bytes that PyTorch's own loss takes, and a loss in place does not.
 
     Its backward holds the logarithms, their gradient and the gradient of the logits, 12 bytes per logit in all; a loss
     in place holds 6.
@@ -197,7 +197,7 @@ TRAINERS = (
             "cut": "nanotron, src/nanotron/models/base.py: build_model",
             "buffer_bytes": "nanotron, src/nanotron/parallel/tensor_parallel/functional.py: MemoryBuffer",
             "second_settings": "supposed: the table has one run of a layout, and scripts/scaling_benchmarks.py skips "
-            "those that succeeded",
+            "successful ones",
             "meter": "nanotron, src/nanotron/helpers.py: create_table_log has both; allocated bytes are supposed",
             "refuses_few": "nanotron, src/nanotron/parallel/pipeline_parallel/engine.py: train_batch_iter",
             "logging_rank": "nanotron, src/nanotron/helpers.py: log_throughput, of the first rank",
@@ -300,7 +300,7 @@ TRAINERS = (
     ),
 )
 OTHER = Trainer(name="another trainer", prefix="", source="", settings={"zero": Known(1, "supposed")})
-"""Settings of a row whose source is unknown: those of Megatron-LM."""
+"""Settings of a row whose source is unknown: the settings of Megatron-LM."""
 
 
 def trainer_of(run: PublishedRun) -> Trainer:

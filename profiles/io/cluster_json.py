@@ -238,7 +238,7 @@ class _Gpu(Record):
 
 
 def gpu_text(gpu: Gpu) -> str:
-    """Return a GPU as JSON for `read_gpu`, without its name, which is that of its file.
+    """Return a GPU as JSON for `read_gpu`, without its name: the file has the name.
 
     Raises:
         ProfileError: The GPU has invalid numbers, such as NaN.

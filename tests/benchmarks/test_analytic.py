@@ -36,6 +36,6 @@ def test_estimated_passes_are_near_the_measured_ones(analytic):
     page = (BENCHMARKS / "results" / "analytic.md").read_text()
     for rows_of in (analytic.passes, analytic.layers):
         rows = list(rows_of())
-        assert all(f"| {row.what} | " in page for row in rows)
+        assert all(f"| {row.what} | " in page and f" | {row.error:+.1%} |" in page for row in rows)
         assert all(-0.15 < row.error < 0.35 for row in rows)
         assert abs(statistics.median(row.error for row in rows)) < 0.1

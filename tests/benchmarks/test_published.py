@@ -117,7 +117,7 @@ def test_the_setting_of_a_row_follows_from_its_columns_and_its_trainer(part, tab
     setting = part("setting").setting_of(run)
     assert (setting.microbatches, setting.microbatch_size, setting.depth, setting.tokens) == (32, 2, 2, 256 * 4096)
     assert (setting.sharding.tensor, setting.sharding.data, setting.sharding.zero) == (2, 4, 1)
-    assert setting.sharding.gradient_bytes == 8  # float32, buckets of the replicas, and those of a micro-batch
+    assert setting.sharding.gradient_bytes == 8  # float32, buckets of the replicas, and gradients of a micro-batch
     assert setting.shape.is_tied
     assert setting.shape.is_gated
 

@@ -1,4 +1,4 @@
-"""`pipesched.plan_layout`: the GPU of a cluster, the layouts of a trainer, and what is exported."""
+"""`pipesched.plan_layout`: the GPU of a cluster, the layouts of a trainer, and their flags."""
 
 import json
 import re

@@ -148,7 +148,7 @@ def _gpus(machines: MachineOptions, num_devices: int | None, gpu: str | None) ->
 
 
 def _given(record: Any, allowed: Collection[str] = ()) -> list[str]:
-    """Return the options of a group that differ from their defaults, without those that are allowed."""
+    """Return the options of a group that differ from their defaults, without the allowed ones."""
     settings, usual = declared(record.__class__), {field.name: field.default for field in fields(record)}
     names = [name for name in usual if name not in allowed and getattr(record, name) != usual[name]]
     return [settings[name].option if name in settings else option_name(name) for name in names]

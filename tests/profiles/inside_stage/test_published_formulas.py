@@ -7,15 +7,18 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import LayerSharding
+from pipesched.profiles.inside_stage import Fabric, estimated_profile
 from pipesched.profiles.inside_stage.layer_operators import block_layer, embedding_layer, head_layer
-from pipesched.profiles.io import model_shape
+from pipesched.profiles.io import load_gpu, model_shape
 from pipesched.profiles.models import build_layers, draw_batch, resolve_model
 from pipesched.profiles.models.language_models import gpt
 
 GPT3 = replace(model_shape("gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200"), has_dropout=True)
 SMALL = model_shape("gpt:layers=2,width=32,heads=4,context=16,vocab=256")
 UNFUSED = LayerSharding(attention="unfused")
+NODE = Fabric(8, Link(5e-6, 450e9), Link(1e-5, 50e9))
 
 
 def flops(layer):
@@ -46,6 +49,26 @@ def test_the_products_of_an_iteration_are_those_of_the_published_formula():
     assert once == pytest.approx(72 * unit * (attention + vocab / (12 * layers * width)), rel=1e-12)
     again = once + layers * flops(block)[0]
     assert again == pytest.approx(96 * unit * (attention + vocab / (16 * layers * width)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("zero", "weights", "kept"), [(0, 2, 16), (1, 2, 4 + 12 / 4), (2, 2, (4 + 12) / 4), (3, 2 / 4, (4 + 12) / 4)]
+)
+def test_training_states_have_the_bytes_per_parameter_of_the_zero_paper(zero, weights, kept):
+    """arXiv:1910.02054, figure 1, with float32 gradients: K = 12 of Adam, over 4 copies."""
+    profile = estimated_profile(GPT3, LayerSharding(data=4, zero=zero), load_gpu("h100"), NODE, [1], "adam")
+    block, parameters = profile.layers[1], block_layer(GPT3, 1, LayerSharding()).parameters
+    assert block.weight_bytes == pytest.approx(weights * parameters, rel=1e-6)
+    assert block.optimizer_bytes == pytest.approx(kept * parameters, rel=1e-6)
+
+
+def test_a_step_moves_the_bytes_of_its_states():
+    """Gradients are read twice and zeroed, 3 x 4 bytes; Adam reads and writes 12 bytes, and writes 2 of the weight."""
+    gpu = load_gpu("h100")
+    profile = estimated_profile(GPT3, LayerSharding(), gpu, NODE, [1], "adam")
+    moved = (3 * 4 + 2 * 12 + 2) * block_layer(GPT3, 1, LayerSharding()).parameters
+    seconds = moved / (gpu.kernels.memory * gpu.memory_bandwidth_bytes_per_s) + 2 * gpu.kernels.launch_s
+    assert profile.layers[1].step_s == pytest.approx(seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("tensor", [1, 8])
