@@ -63,7 +63,7 @@ from pipesched.simulator.fast.loaded_program import LoadedProgram, instructions_
 from pipesched.simulator.fast.loop_arrays import OWN, WORK, Instructions, LoopArrays, Transfers, extent_s, in_arrays
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
 from pipesched.simulator.fast.program_network import network_of
-from pipesched.simulator.memory import OverCapacity, taken_over
+from pipesched.simulator.memory import OverCapacity, memory, over_capacity
 
 _JITTER = 0.05
 """Sigma of the factor on a work's seconds: without it nothing would tell equal pipelines apart."""
@@ -123,7 +123,7 @@ class EqualPipelines:
         starts, ends = self._program.works_of_one
         begin_s, end_s = extent_s(times_s, starts, self._program.works[1] if num_pipelines > 1 else ends)
         peaks = {held.device: held.peak_bytes(times_s, num_pipelines) for held in self._held}
-        over = self._over_capacity(times_s, num_pipelines, peaks)
+        over = self._over_capacity(times_s, num_pipelines) if self._exceeds(peaks) else None
         return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))
 
     def held_ranges(self, num_pipelines: int) -> dict[int, tuple[int, int]]:
@@ -185,24 +185,18 @@ class EqualPipelines:
     def _held(self) -> tuple[HeldBytes, ...]:
         return held_on_devices(self._program, self._costs)
 
-    def _over_capacity(
-        self, times_s: machine_code.Float64s, num_pipelines: int, peaks: Mapping[int, int]
-    ) -> OverCapacity | None:
-        """Return the first moment at which a device holds more than its capacity; None when none does."""
-        excesses = []
-        for held in self._held:
-            capacity = self._cluster.devices[held.device].memory_bytes
-            if capacity is not None and peaks[held.device] > capacity:
-                time_s, held_bytes, passes = held.first_over(times_s, num_pipelines, capacity)
-                excesses.append((time_s, held.device, held_bytes, capacity, passes))
-        if not excesses:
-            return None
-        time_s, device, held_bytes, capacity, passes = min(excesses)
+    def _exceeds(self, peaks: Mapping[int, int]) -> bool:
+        capacities = ((self._cluster.devices[device].memory_bytes, peak) for device, peak in peaks.items())
+        return any(capacity is not None and peak > capacity for capacity, peak in capacities)
+
+    def _over_capacity(self, times_s: machine_code.Float64s, num_pipelines: int) -> OverCapacity | None:
+        """Return the first moment at which a device holds more than its capacity, or None if none ever does."""
         timeline = self._program.timeline(times_s)
         if num_pipelines == 1:
             spans = tuple(span for span in timeline.spans if not isinstance(span.op, Average))
             timeline = replace(timeline, spans=spans)
-        return taken_over(timeline, device, time_s, held_bytes, capacity, passes=passes)
+        samples = memory(timeline, self._costs, self._program.schedule, num_pipelines=num_pipelines)
+        return over_capacity(samples, self._cluster, timeline)
 
     def _arrays(self, num_pipelines: int) -> LoopArrays:
         """Return the arrays of one of `num_pipelines` pipelines."""

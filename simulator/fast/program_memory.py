@@ -9,7 +9,6 @@ Costs of seconds do not change the numbers, so totals are found once; the times 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,18 +20,16 @@ import numpy.typing as npt
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules.columns import machine_code, spread
-from pipesched.simulator import SimulationError, differ
+from pipesched.simulator import differ
 from pipesched.simulator.fast.program import Program
 from pipesched.simulator.memory import (
     Instants,
     Lifetimes,
     Part,
-    Totals,
     holds_inside,
     lifetimes,
     require_stages,
     row_bytes,
-    seen_at_once,
 )
 
 _WEIGHTS, _OPTIMIZER, _UPDATES, _RECEIVED = (
@@ -80,24 +77,6 @@ class HeldBytes:
         most = doubtful[0][2] if doubtful else certain
         always = self._always_bytes(num_pipelines)
         return num_pipelines * certain + always, num_pipelines * most + always
-
-    def first_over(
-        self, times_s: machine_code.Float64s, num_pipelines: int, capacity_bytes: int
-    ) -> tuple[float, int, bool]:
-        """Return when the pipelines first exceed `capacity_bytes` [s], by which total, and whether only in passing.
-
-        Raises:
-            SimulationError: They never do.
-        """
-        since_s = times_s[self.times]
-        is_seen = self.inside | differ(since_s, np.append(since_s[1:], math.inf))
-        held = Totals(np.zeros(len(since_s), np.int32), since_s, self.totals).where(is_seen)
-        shown = seen_at_once(held, held.amounts)
-        for at, following in zip(shown, [*shown[1:], -1], strict=True):
-            held_bytes = num_pipelines * int(held.amounts[at]) + self._always_bytes(num_pipelines)
-            if held_bytes > capacity_bytes:
-                return float(held.times[at]), held_bytes, following >= 0 and held.times[following] == held.times[at]
-        raise SimulationError(f"device {self.device}: got {capacity_bytes} bytes, expected less than it ever holds")
 
     @cached_property
     def _peaks(self) -> tuple[int, list[tuple[int, int, int]]]:

@@ -1,7 +1,5 @@
 from .instants import Instants as Instants
-from .instants import Totals as Totals
 from .instants import holds_inside as holds_inside
-from .instants import seen_at_once as seen_at_once
 from .lifetime_loop import Lifetimes as Lifetimes
 from .lifetimes import KINDS as KINDS
 from .lifetimes import Part as Part
@@ -14,7 +12,6 @@ from .memory_samples import memory as memory
 from .memory_samples import over_capacity as over_capacity
 from .memory_samples import peak_memory as peak_memory
 from .memory_samples import require_stages as require_stages
-from .memory_samples import taken_over as taken_over
 from .memory_samples import with_memory as with_memory
 from .microbatches_in_flight import InFlight as InFlight
 from .microbatches_in_flight import in_flight as in_flight

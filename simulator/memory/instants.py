@@ -93,16 +93,26 @@ class Totals(NamedTuple):
     Attributes:
         devices: Device of each amount.
         times: Time of each amount.
+        orders: Place of each amount among the instants of the same time.
         amounts: Amount from that instant on; of several kinds, a row for each instant.
     """
 
     devices: Int32s
     times: Float64s
+    orders: Int32s
     amounts: npt.NDArray[Any]
 
     def where(self, is_meant: npt.NDArray[np.bool_]) -> Totals:
         """Return some of the totals."""
-        return Totals(self.devices[is_meant], self.times[is_meant], self.amounts[is_meant])
+        return Totals(self.devices[is_meant], self.times[is_meant], self.orders[is_meant], self.amounts[is_meant])
+
+    def places(self, devices: Int32s, times: Float64s, orders: Int32s) -> npt.NDArray[np.int64]:
+        """Return the place of the total of each device at an instant, none before the first total; in any order."""
+        asked = np.repeat([False, True], [len(self.times), len(times)])
+        pairs = zip((orders, times, devices), (self.orders, self.times, self.devices), strict=True)
+        in_order = asked[np.lexsort((asked, *(np.concatenate([its, own]) for own, its in pairs)))]
+        places: npt.NDArray[np.int64] = (np.cumsum(~in_order) - 1)[in_order]
+        return places
 
 
 def totals(devices: Int32s, times: Float64s, orders: Int32s, changes: npt.NDArray[Any]) -> Totals:
@@ -123,7 +133,7 @@ def totals(devices: Int32s, times: Float64s, orders: Int32s, changes: npt.NDArra
     amounts -= np.repeat(before, np.diff(np.append(begins, len(amounts))), axis=0)
     is_last = np.ones(len(amounts), np.bool_)
     is_last[:-1] = ~_is_same(*keys)
-    return Totals(keys[0], keys[1], amounts).where(is_last)
+    return Totals(*keys, amounts).where(is_last)
 
 
 def seen_at_once(held: Totals, sizes: npt.NDArray[Any]) -> Sequence[int]:

@@ -27,7 +27,7 @@ from pipesched.schedules.common import too_many_objects
 from pipesched.schedules.ops import Op, Recv, Send
 from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError, differ
 from pipesched.simulator.memory.instants import Instants, Totals, holds_inside, seen_at_once, totals
-from pipesched.simulator.memory.lifetime_loop import UPDATES
+from pipesched.simulator.memory.lifetime_loop import START, UPDATES
 from pipesched.simulator.memory.lifetimes import KIND_OF, KINDS, lifetimes, row_bytes
 
 _OP_BYTES = 3000
@@ -53,11 +53,12 @@ class OverCapacity:
 
 
 def memory(
-    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
 ) -> tuple[MemorySample, ...]:
     """Return the memory of every device at each change.
 
-    If ops take no time, a device may hold more in passing through one time than at its end: then it has two samples
+    A total counts if it lasts longer than a rounding, or if an op that holds memory runs in it, however short that op
+    is. If ops take no time, a device may hold more in passing through one time than at its end: then it has two samples
     of that time, the peak and the last.
 
     Args:
@@ -65,6 +66,8 @@ def memory(
         costs: Bytes of every stage.
         schedule: Schedule with the number of stages.
         buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
+        num_pipelines: Equal pipelines in lockstep on the same devices, which the timeline of one represents: each holds
+            the same memory, and they share one reference model.
 
     Returns:
         Samples in order of device, then time [s], each with the bytes of every kind of `KINDS`; the first of a device
@@ -95,9 +98,13 @@ def memory(
         np.concatenate([np.zeros(len(devices), np.int32), since_orders, until_orders])[is_change],
         changes[is_change],
     )
-    held = held.where(_last_longer(held, begin_s) | _inside_short(timeline, held))
+    held = held.where(_last_longer(held, begin_s) | _inside_short(timeline, instants, held))
     columns = zip(held.devices.tolist(), held.times.tolist(), held.amounts.tolist(), strict=True)
-    samples = [MemorySample(device, time_s, tuple(zip(KINDS, its, strict=True))) for device, time_s, its in columns]
+    times = [1 if kind == "reference" else num_pipelines for kind in KINDS]
+    samples = [
+        MemorySample(device, time_s, tuple((kind, n * own) for kind, n, own in zip(KINDS, times, its, strict=True)))
+        for device, time_s, its in columns
+    ]
     return tuple(samples[at] for at in seen_at_once(held, held.amounts.sum(axis=1)))
 
 
@@ -166,11 +173,11 @@ def over_capacity(samples: Iterable[MemorySample], cluster: Cluster, timeline: T
     if first is None:
         return None
     sample, capacity, passes = first
-    return taken_over(timeline, sample.device, sample.time_s, sample.total_bytes, capacity, passes=passes)
+    return _taken_over(timeline, sample.device, sample.time_s, sample.total_bytes, capacity, passes=passes)
 
 
-def taken_over(
-    timeline: Timeline, device: int, time_s: float, held_bytes: int, capacity_bytes: int, *, passes: bool = False
+def _taken_over(
+    timeline: Timeline, device: int, time_s: float, held_bytes: int, capacity_bytes: int, *, passes: bool
 ) -> OverCapacity:
     """Return the op that takes a device over its capacity at a time [s]: the last op until then that takes memory.
 
@@ -203,12 +210,11 @@ def _last_longer(held: Totals, begin_s: float) -> npt.NDArray[np.bool_]:
     return np.append(lasts, np.ones(min(1, len(held.times)), np.bool_))
 
 
-def _inside_short(timeline: Timeline, held: Totals) -> npt.NDArray[np.bool_]:
-    """Return which totals begin with an op that takes no longer than a rounding, and yet holds something inside."""
+def _inside_short(timeline: Timeline, instants: Instants, held: Totals) -> npt.NDArray[np.bool_]:
+    """Return which totals are held at the start of an op that takes no longer than a rounding, and yet holds memory."""
     spans, begin_s = timeline.columns, timeline.columns.begin_s
-    starts_s, ends_s = spans.starts_s, spans.ends_s
-    is_short = (starts_s < ends_s) & ~differ(starts_s - begin_s, ends_s - begin_s) & holds_inside(spans.ops.codes)
-    ranks, is_inside = spans.ops.rank_of(np.flatnonzero(is_short)), np.zeros(len(held.times), np.bool_)
-    for rank, start_s in zip(ranks.tolist(), starts_s[is_short].tolist(), strict=True):
-        is_inside |= (held.devices == timeline.rank_to_device[rank]) & (held.times == start_s)
+    is_short = ~differ(spans.starts_s - begin_s, spans.ends_s - begin_s) & holds_inside(spans.ops.codes)
+    cells, is_inside = np.flatnonzero(is_short).astype(np.int32), np.zeros(len(held.times), np.bool_)
+    devices = np.array(timeline.rank_to_device, np.int32)[spans.ops.rank_of(cells)]
+    is_inside[held.places(devices, *instants.of(4 * cells + START))] = True
     return is_inside

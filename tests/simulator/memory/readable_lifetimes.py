@@ -403,26 +403,27 @@ def memory(
     by_device = sorted(lifetimes(timeline, costs, schedule, buffers=buffers).items())
     short = _starts_of_short(timeline, begin_s)
     return tuple(
-        sample for device, holds in by_device for sample in _samples(device, begin_s, holds, short, num_pipelines)
+        sample
+        for device, holds in by_device
+        for sample in _samples(device, begin_s, holds, short.get(device, ()), num_pipelines)
     )
 
 
-def _starts_of_short(timeline: Timeline, begin_s: float) -> set[tuple[int, float]]:
-    """Return (device, time) of the starts of ops that take no longer than a rounding, and yet hold something inside."""
-    return {
-        (timeline.rank_to_device[span.rank], span.start_s)
-        for span in timeline.spans
-        if span.start_s < span.end_s
-        and not differ(span.start_s - begin_s, span.end_s - begin_s)
-        and holds_inside(span.op)
-    }
+def _starts_of_short(timeline: Timeline, begin_s: float) -> Mapping[int, Sequence[Instant]]:
+    """Return, per device, the starts of ops that take no longer than a rounding, and yet hold something inside."""
+    starts: defaultdict[int, list[Instant]] = defaultdict(list)
+    for rank, ops in _by_rank(timeline).items():
+        for timed in ops:
+            if holds_inside(timed.op) and not differ(timed.start.time_s - begin_s, timed.end.time_s - begin_s):
+                starts[timeline.rank_to_device[rank]].append(timed.start)
+    return starts
 
 
 def _samples(
     device: int,
     begin_s: float,
     lifetimes: Iterable[Lifetime],
-    short: Container[tuple[int, float]],
+    short: Sequence[Instant],
     num_pipelines: int,
 ) -> Iterator[MemorySample]:
     """Add up the lifetimes; changes at one instant are in one sample, and the first is at `begin_s`.
@@ -441,7 +442,8 @@ def _samples(
     states, now_s, now_order = list[MemorySample](), *changes[0][:2]
     for time_s, order, kind, num_bytes in changes:
         if time_s != now_s or order != now_order:
-            if time_s == now_s or differ(now_s - begin_s, time_s - begin_s) or (device, now_s) in short:
+            is_inside = any((now_s, now_order) <= start < (time_s, order) for start in short)
+            if time_s == now_s or differ(now_s - begin_s, time_s - begin_s) or is_inside:
                 states.append(MemorySample(device, now_s, tuple(held.values())))
             if time_s != now_s:
                 yield from seen_at_once(states, _total_bytes)
