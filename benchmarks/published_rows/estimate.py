@@ -53,18 +53,15 @@ def estimate(setting: Setting) -> IterationEstimate:
     node = Link(NODE_LATENCY_S, gpu.link_bandwidth_bytes_per_s)
     fabric = Fabric(machine.gpus_per_node, node, inter, machine.board_gpus, boards)
     profile = _profile(setting.shape, setting.sharding, machine.gpu, fabric, setting.microbatch_size)
-    is_tied = setting.shape.is_tied
-    if is_tied and setting.depth == 1:
+    if setting.shape.is_tied and setting.depth == 1:
         profile = _without_head_weights(profile)
-    schedule = _schedule(setting.schedule, setting.depth, setting.microbatches, setting.chunks, is_tied)
+    is_summed = profile.tied_bytes > 0
+    schedule = _schedule(setting.schedule, setting.depth, setting.microbatches, setting.chunks, is_summed)
     stages = tuple(
         profile.cost_of_layers(first, last) if first < last else StageCost(forward_s=0.0, backward_s=0.0)
         for first, last in setting.cut.bounds()
     )
-    costs = StageCosts(tuple(_with_buffers(stage, setting) for stage in stages))
-    if is_tied and setting.depth > 1:
-        weights = -(-setting.shape.vocab // setting.sharding.tensor) * setting.shape.hidden
-        costs = replace(costs, tied_bytes=setting.sharding.gradient_bytes * weights)
+    costs = StageCosts(tuple(_with_buffers(stage, setting) for stage in stages), tied_bytes=profile.tied_bytes)
     network = NetworkOptions(sends=setting.trainer.sends)
     predicted = predict_scenario(Scenario(schedule, costs, _cluster(setting, fabric), network))
     if not isinstance(predicted, Estimate):

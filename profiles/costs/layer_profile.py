@@ -85,6 +85,7 @@ class Profile(CostSource):
         sharing: Slowdown of processes that share one core, by rising number of processes; empty if not measured.
         sample_work: Work of a sample and peak of the GPU, for rates of training; None for measured profiles.
         graph: The edges between the layers if they are nodes of a graph; None for a chain.
+        tied_bytes: Bytes of the gradient of weights that the first and the last layer share, as their stages sum it.
     """
 
     model: str
@@ -94,6 +95,7 @@ class Profile(CostSource):
     sharing: tuple[SharingPrice, ...] = ()
     sample_work: SampleWork | None = None
     graph: LayerGraph | None = field(default=None, compare=False)
+    tied_bytes: int = 0
 
     is_measured: ClassVar[bool] = True
 
@@ -192,7 +194,8 @@ class Profile(CostSource):
         price = price_among(self.sharing, num_sharing)
         if price != 1:
             origin += f", {price:.3g} times as long where {num_sharing} share a core"
-        return StageCosts(stages, size, origin, advice=_ADVICE if self.provenance.repeats else _TABLE_ADVICE)
+        advice = _ADVICE if self.provenance.repeats else _TABLE_ADVICE
+        return StageCosts(stages, size, origin, advice=advice, tied_bytes=self.tied_bytes if len(bounds) > 1 else 0)
 
     def covers(self, microbatch_size: int) -> bool:
         """Return whether a micro-batch size is covered: it was measured, or a smaller and a larger size were."""

@@ -110,9 +110,10 @@ def estimated_profile(
     """Return the estimated profile of a transformer on one GPU of a stage.
 
     Memory agrees with 22 published runs of Megatron-LM on B200 within 1 %; tests hold eight of them. Seconds are
-    2.7 % off (median). A tied head counts as a copy
-    of its own, as on the last of several stages. The layers are the embedding, the blocks, blocks of multi-token
-    prediction and the head, which belong to one stage.
+    2.7 % off (median). The layers are the embedding, the blocks, blocks of multi-token prediction and the head, which
+    belong to one stage. A tied head counts as a copy of its own, as on the last of several stages. The first and the
+    last stage then sum the gradients of both copies, and so they do where blocks of multi-token prediction have a copy
+    of the embedding (Megatron-LM).
 
     Args:
         shape: The model.
@@ -158,7 +159,8 @@ def estimated_profile(
     )
     provenance = estimated_provenance(f"{gpu.name}, estimated", optimizer, sharding)
     work = shape.sample_work(gpu.flops_per_s[sharding.precision])
-    return Profile(shape.name, layers, provenance, sample_work=work)
+    shared = -(-shape.vocab // sharding.tensor) * shape.hidden if shape.is_tied or shape.predicted_tokens else 0
+    return Profile(shape.name, layers, provenance, sample_work=work, tied_bytes=_summed_bytes(sharding) * shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ def training_state(
     states = optimizer_element * (shard if sharding.zero else parameters)
     updated = shard if sharding.zero else parameters
     # the norm reads the gradient, the step reads it again, reads and writes all states, and writes the weights
-    summed = min(FLOAT32_BYTES, sharding.gradient_bytes)  # further bytes are copies
+    summed = _summed_bytes(sharding)
     step_s = clock.moved_s(2 * summed * updated + 2 * optimizer_element * updated + element * updated)
     step_s += clock.moved_s(summed * (shard if sharding.zero >= 2 else parameters))  # zeroing
     if copies > 1:
@@ -215,6 +217,11 @@ def training_state(
             gathered_s = clock.collective_s(Collective("all_gather", element * parameters, group), is_chained=True)
             step_s += 0.0 if sharding.hides_weights else gathered_s
     return TrainingState(weights, gradients + states, step_s)
+
+
+def _summed_bytes(sharding: LayerSharding) -> int:
+    """Return the bytes of an element of a gradient in a sum; further bytes are copies."""
+    return min(FLOAT32_BYTES, sharding.gradient_bytes)
 
 
 def _layer_cost(

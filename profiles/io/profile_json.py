@@ -131,6 +131,7 @@ class _Profile(Record):
     variation: VariationRecord | None = None
     sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] = ()
     sample_work: SampleWorkRecord | None = None
+    tied_bytes: Bytes = 0
 
 
 def read_profile(text: str, file: str) -> Profile:

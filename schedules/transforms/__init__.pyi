@@ -10,6 +10,7 @@ from .replication import Placement as Placement
 from .replication import place_copies as place_copies
 from .replication import replicate as replicate
 from .schedule_spec import ScheduleSpec as ScheduleSpec
+from .sums_before_steps import can_sum_before_steps as can_sum_before_steps
 from .sums_before_steps import with_step_barrier as with_step_barrier
 from .sums_before_steps import with_tied_sum as with_tied_sum
 from .training_run import TrainingRun as TrainingRun

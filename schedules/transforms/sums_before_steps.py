@@ -55,6 +55,11 @@ def with_tied_sum(schedule: Schedule) -> Schedule:
     return _with_sums(schedule, Summed.TIED, "tied stages")
 
 
+def can_sum_before_steps(schedule: Schedule) -> bool:
+    """Return whether stages of `schedule` can sum before their Steps: it has a flush, and averages no pipelines."""
+    return not (schedule.averagers or runs_without_flush(schedule))
+
+
 def _with_sums(schedule: Schedule, content: Summed, what: str) -> Schedule:
     if runs_without_flush(schedule):
         raise ScheduleError(

@@ -13,6 +13,7 @@ from pipesched.profiles.costs import LayerSharding, StageCost
 from pipesched.profiles.inside_stage import ModelShape, estimated_profile
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import with_tied_sum
 from pipesched.simulator.fast import EqualPipelines
 from pipesched.simulator.planner.layout_bound import (
     KindCosts,
@@ -122,7 +123,7 @@ class LayoutJudge:
         request = self._request
         try:
             costs = request.profile(layout.sharding, layout.size).costs_of_layers(layout.bounds, layout.size)
-            lists = _lists(layout.order)
+            lists = _lists(layout.order, costs.tied_bytes > 0)
             unstepped = replace(costs, stages=tuple(replace(stage, step_s=0.0) for stage in costs.stages))
             estimate = EqualPipelines(lists, unstepped, request.pipeline(layout.num_ranks)).together(1)
         except UNPREDICTABLE as error:
@@ -194,9 +195,10 @@ class LayoutJudge:
 
 
 @lru_cache(maxsize=16)
-def _lists(order: Setting) -> Schedule:
+def _lists(order: Setting, is_tied: bool) -> Schedule:
     """Return the lowered lists of one step of one copy; raises ScheduleError if the schedule has no such counts."""
-    return lower(order.build())
+    lists = order.build()
+    return lower(with_tied_sum(lists) if is_tied else lists)
 
 
 def _one_of_each_kind(shape: ModelShape) -> ModelShape:

@@ -13,7 +13,7 @@ from pipesched.profiles.costs import CostSource, StageCosts, TrainingRates
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
-from pipesched.schedules.transforms import with_tied_sum
+from pipesched.schedules.transforms import can_sum_before_steps, with_tied_sum
 from pipesched.simulator import Inexact, NetworkOptions, Scenario, SteadyPace, engine, views
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.fast import simulate_arrays, steady_pace
@@ -231,11 +231,12 @@ def predict_source(source: ScheduleSource, setup: Setup) -> Prediction:
         ProfileError: A file is bad, or does not fit the schedule.
         SimulationError: The schedule cannot be simulated.
     """
-    if setup.tied_bytes is not None:
+    require_lowerable(source.schedule)  # before anything goes through long lists
+    costs = setup.costs_of(source)
+    if setup.tied_bytes is not None or (costs.tied_bytes and can_sum_before_steps(source.schedule)):
         source = replace(source, schedule=with_tied_sum(source.schedule), longer=None)
     schedule = source.schedule
-    require_lowerable(schedule)  # before anything goes through long lists
-    costs, cluster = setup.costs_of(source), setup.cluster_of(schedule, source.plan)
+    cluster = setup.cluster_of(schedule, source.plan)
     require_runnable(schedule)
     simulate_with = engine.simulate_lists if setup.engine == "simpy" else simulate_arrays
     timeline = simulate_with(

@@ -15,7 +15,7 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.builders import find
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
-from pipesched.schedules.transforms import RecomputeWhen, recompute, with_steps
+from pipesched.schedules.transforms import RecomputeWhen, can_sum_before_steps, recompute, with_steps, with_tied_sum
 from pipesched.simulator import Inexact, Scenario, SteadyPace
 from pipesched.simulator.analysis import require_work
 from pipesched.simulator.fast import (
@@ -125,9 +125,13 @@ class SweepJudge:
         return self.setup.cluster_of(schedule)
 
     def _outcome(self, source: ScheduleSource, setting: Setting) -> Outcome:
-        schedule, setup = source.schedule, self.setup
-        costs, cluster = self._costs(source, setting), self._cluster(schedule, dict(setting.link))
-        lists, scenario = _lists(setting.order), Scenario(schedule, costs, cluster, setup.network)
+        setup, costs = self.setup, self._costs(source, setting)
+        is_tied = costs.tied_bytes > 0 and can_sum_before_steps(source.schedule)
+        if is_tied:
+            source = replace(source, schedule=with_tied_sum(source.schedule))
+        schedule = source.schedule
+        cluster = self._cluster(schedule, dict(setting.link))
+        lists, scenario = _lists(setting.order, is_tied), Scenario(schedule, costs, cluster, setup.network)
         compiled, seed = lists.batch.under(scenario), setup.seed
         if self.num_runs > 1:  # the run of median makespan counts
             seconds = [compiled.makespan_s(setup.jitter, seed + run) for run in range(self.num_runs)]
@@ -164,12 +168,13 @@ class SweepJudge:
 
 
 @lru_cache(maxsize=2)
-def _lists(order: Setting) -> KnownLists:
+def _lists(order: Setting, is_tied: bool) -> KnownLists:
     """Return the compiled lists of a setting; the last ones are kept, as settings of many links have the same lists."""
     source = _source(order)
-    lowered, runs = lower(source.schedule), None
+    schedule = with_tied_sum(source.schedule) if is_tied else source.schedule
+    lowered, runs = lower(schedule), None
     with suppress(ScheduleError):  # lists that do not repeat
-        runs = longer_runs(lowered if source.longer else source.schedule, source.longer)
+        runs = longer_runs(lowered if source.longer else schedule, source.longer)
     return KnownLists(ScenarioLists(lowered), runs)
 
 

@@ -1,9 +1,12 @@
 """The estimated profile of a transformer: published peaks of memory, and counts of operations and parameters."""
 
+from dataclasses import replace
+
 import pytest
 
+import pipesched
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Link
+from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.inside_stage import Fabric, estimated_profile
 from pipesched.profiles.inside_stage.layer_operators import (
@@ -176,3 +179,42 @@ def test_alternate_recomputation_runs_the_second_product_of_each_pair_again():
     again -= sum(operator.flops for operator in whole.backward_input.operators if operator.kind == "matmul")
     assert again == 2 * tokens * h * (kv + h + ffn)  # key, projection and up; kept: query, value, gate and down
     assert block.saved_bytes == 2 * tokens * (h + kv + h + ffn + h) + 4 * tokens * 32
+
+
+TIED = "transformer:layers=6,hidden=4096,heads=32,vocab=32001,seq=4096,tied=yes"
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "num_bytes"),
+    [
+        (TIED, {}, 4 * 32001 * 4096),
+        (TIED, {"tensor": 4, "gradient_bytes": 2}, 2 * 8001 * 4096),
+        (TIED, {"tensor": 8, "gradient_bytes": 6, "data": 4, "zero": 1}, 4 * 4001 * 4096),
+        (TIED.replace("tied=yes", "mtp=1"), {"tensor": 4}, 4 * 8001 * 4096),
+        (TIED.replace("tied=yes", "tied=no"), {}, 0),
+    ],
+)
+def test_the_first_and_the_last_stage_share_the_embedding(model, settings, num_bytes):
+    profile = estimated_profile(model_shape(model), LayerSharding(**settings), load_gpu("b200"), NODE, [1])
+    assert profile.tied_bytes == num_bytes
+    layers = profile.num_layers
+    assert profile.costs_of_layers([(0, 4), (4, layers)]).tied_bytes == num_bytes
+    assert profile.costs_of_layers([(0, layers)]).tied_bytes == 0
+
+
+def test_tied_stages_step_after_their_gradients_have_crossed_the_link():
+    profile = estimated_profile(model_shape(TIED), LayerSharding(), load_gpu("b200"), NODE, [1])
+    link, lists = Link(1e-3, 10e9), pipesched.build("1f1b", 4, 8)
+    setup = pipesched.Setup(profile, flat(4, link), partition="2,2,2,2")
+    told, alone = (
+        pipesched.simulate(lists, setup),
+        pipesched.simulate(lists, replace(setup, costs=replace(profile, tied_bytes=0))),
+    )
+    tied_s = 2 * (1e-3 + 4 * 32001 * 4096 / 2 / 10e9)
+    first, last = told.costs.stages[0], told.costs.stages[-1]
+    ready_s = alone.makespan_s - first.step_s  # the last backward of all is the first stage's
+    assert told.makespan_s == pytest.approx(ready_s + tied_s + max(first.step_s, last.step_s), rel=1e-12)
+    (swept,) = pipesched.sweep(["1f1b"], setup, num_ranks=4, num_microbatches=8).outcomes
+    assert swept.seconds == told.makespan_s
+    unflushed = pipesched.simulate(pipesched.build("pipedream", 4, 8), setup)
+    assert not any("TIED" in str(span.op) for span in unflushed.timeline.spans)

@@ -14,7 +14,7 @@ from pipesched.profiles.io import load_gpu, model_shape
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import with_step_barrier
+from pipesched.schedules.transforms import with_step_barrier, with_tied_sum
 from pipesched.simulator import Scenario
 from pipesched.simulator.fast import predict_scenario
 from pipesched.simulator.planner import LayoutJudge, LayoutRequest, TransformerLayout, layouts, search_plans
@@ -50,7 +50,8 @@ def plain_seconds(shape: ModelShape, layout: TransformerLayout) -> tuple[float, 
         message_link(NODE_OF_TWO.intra, NODE_OF_TWO.inter, is_inside=is_inside) for is_inside in (True, False)
     )
     cluster = Cluster(tuple(Device(node=node) for node in nodes), inside, between)
-    lists = lower(with_step_barrier(build(layout.schedule, depth, layout.num_microbatches, layout.num_chunks)))
+    lists = with_step_barrier(build(layout.schedule, depth, layout.num_microbatches, layout.num_chunks))
+    lists = lower(with_tied_sum(lists) if shape.is_tied else lists)
     estimate = predict_scenario(Scenario(lists, costs, cluster))
     return estimate.seconds, max(estimate.peak_bytes.values())
 
@@ -92,7 +93,9 @@ def test_every_layout_once(shape: ModelShape, experts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "memory_bytes"), [(SMALL, None), (SMALL, 2_500_000_000), (SPARSE, 900_000_000)], ids=str
+    ("shape", "memory_bytes"),
+    [(SMALL, None), (SMALL, 2_500_000_000), (SPARSE, 900_000_000), (replace(SMALL, is_tied=True), None)],
+    ids=str,
 )
 def test_search_agrees_with_a_plain_loop(shape: ModelShape, memory_bytes: int | None) -> None:
     request = small_request(shape, memory_bytes)
