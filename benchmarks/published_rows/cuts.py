@@ -56,7 +56,10 @@ _MODULES_BEHIND_HEAD = 2
 
 
 def _by_cost(shape: ModelShape, num_stages: int) -> Cut:
-    """Return nanotron's cut: a stage ends with the module whose sum of costs passes the stage's share of the total.
+    """Return nanotron's cut: a stage ends with the module whose sum of costs reaches the stage's share of the total.
+
+    In the source the sum must pass the share. Only the model of 1 B has sums that reach it, 10 and 5 of 20 parts: its
+    memory shows 10 and 5 blocks, not 11 and 6, on the first of two and of four stages.
 
     The cost of a block is the number of its weights, with as many heads of keys as of queries; the cost of the head is
     that of its matrix. Behind the head the sum is the total, so every module gets a stage of its own until stages end.
@@ -67,7 +70,7 @@ def _by_cost(shape: ModelShape, num_stages: int) -> Cut:
     counts, stage = [0] * num_stages, 0
     for index in range(1, shape.layers + 1):
         counts[stage] += 1
-        if index * block * num_stages > total * (stage + 1):
+        if index * block * num_stages >= total * (stage + 1):
             stage += 1
     if stage + _MODULES_BEHIND_HEAD < num_stages - 1:
         raise ImpossibleLayoutError(

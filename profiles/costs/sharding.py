@@ -154,6 +154,9 @@ class LayerSharding:
             option="--cuda-graphs",
         ),
     ] = False
+    host_collective_s: Annotated[
+        float, Description("Time of the host to launch a collective, without graphs [s].", least=0, has_option=False)
+    ] = 250e-6
     hides_gradients: Annotated[
         bool, Description("Sum gradients beside the last backward.", option="--overlap-grad-reduce")
     ] = False

@@ -35,8 +35,6 @@ HOST_OPERATOR_S = 60e-6
 """Time of the host for one kernel of ours, in PyTorch without graphs: several launches, autograd and Python."""
 HOST_EXPERT_S = 500e-6
 """Time of the host for a permutation of tokens or a product per expert: sorting, counts that the host reads, loops."""
-HOST_COLLECTIVE_S = 250e-6
-"""Time of the host for one collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class StageClock:
             HOST_EXPERT_S if operator.kind in ("permute", "group_matmul") else HOST_OPERATOR_S
             for operator in layer_pass.operators
         )
-        host_s += HOST_COLLECTIVE_S * sum(self._size(c.group) > 1 for c in layer_pass.collectives)
+        host_s += sharding.host_collective_s * sum(self._size(c.group) > 1 for c in layer_pass.collectives)
         return max(device_s, host_s)
 
     def collective_s(self, collective: Collective, *, is_chained: bool = False) -> float:

@@ -174,10 +174,10 @@ def test_nanotron_fills_stages_by_cost_and_fails_if_the_loss_does_not_reach_the_
         return part("setting").setting_of(run).cut
 
     # a block has 67.1 M weights, the head as many as 4 blocks: 20 in all
-    assert cut(4).blocks == (6, 5, 5, 0)
-    assert cut(4).bounds() == [(0, 7), (7, 12), (12, 17), (17, 18)]
-    assert cut(8).blocks == (3, 3, 2, 3, 2, 3, 0, 0)
-    assert cut(8).bounds()[5:] == [(14, 17), (17, 18), (18, 18)]
+    assert cut(4).blocks == (5, 5, 5, 1)
+    assert cut(4).bounds() == [(0, 6), (6, 11), (11, 16), (16, 18)]
+    assert cut(8).blocks == (3, 2, 3, 2, 3, 2, 1, 0)
+    assert cut(8).bounds()[5:] == [(14, 16), (16, 18), (18, 18)]
     with pytest.raises(part("cuts").ImpossibleLayoutError, match=r"pp is 16; .* fills only 15 stages"):
         cut(16)
     with pytest.raises(part("cuts").ImpossibleLayoutError, match="refuses fewer than pp - 1 = 7"):

@@ -218,3 +218,14 @@ def test_tied_stages_step_after_their_gradients_have_crossed_the_link():
     assert swept.seconds == told.makespan_s
     unflushed = pipesched.simulate(pipesched.build("pipedream", 4, 8), setup)
     assert not any("TIED" in str(span.op) for span in unflushed.timeline.spans)
+
+
+def test_a_short_pass_waits_for_the_hosts_launches_of_its_collectives():
+    shape, gpu = model_shape("llama3-8b:seq=16"), load_gpu("h100")
+
+    def forward_s(host_s):
+        profile = estimated_profile(shape, sharded(8, host_collective_s=host_s), gpu, NODE, [1])
+        return profile.cost_of_layers(1, 2).forward_s
+
+    # tokens are gathered before attention and before the products behind it, and their parts summed after each
+    assert forward_s(3e-3) - forward_s(1e-3) == pytest.approx(4 * 2e-3)
