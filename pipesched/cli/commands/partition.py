@@ -119,12 +119,12 @@ def export(
         int | None, typer.Option(help="Samples per micro-batch (default: the plan's).", min=1)
     ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the export: a script of bash, or DeepSpeed's .json")] = None,
+    out: Annotated[Path | None, out_option("Write the export: a script of bash, a .toml, or a .json")] = None,
 ) -> None:
     """Export a plan or schedule as flags or configuration for Megatron-LM, torchtitan or DeepSpeed.
 
-    Megatron-LM and torchtitan take an array of bash, DeepSpeed takes JSON. An error names a part of the setting that
-    the trainer cannot express.
+    Megatron-LM takes an array of bash, torchtitan TOML, DeepSpeed JSON. An error names a part of the setting that the
+    trainer cannot express.
     """
     check_outputs((out, ()))
     if schedule.step_barrier:

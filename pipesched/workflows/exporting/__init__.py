@@ -1,4 +1,4 @@
-"""Exports of a setting to other trainers: flags of Megatron-LM and torchtitan, the configuration of DeepSpeed."""
+"""Exports of a setting to other trainers: flags of Megatron-LM, configurations of torchtitan and DeepSpeed."""
 
 import lazy_loader
 

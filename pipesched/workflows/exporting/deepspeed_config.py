@@ -1,11 +1,14 @@
 """A setting as DeepSpeed's configuration, and the arguments of its PipelineModule.
 
-Names and rules are from DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `schedule.py`, `topology.py`, `runtime/utils.py`):
+Names and rules are from DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `engine.py`, `schedule.py`, `topology.py`,
+`runtime/utils.py`, `runtime/engine.py`, `runtime/bf16_optimizer.py`):
 
 * A PipelineModule runs TrainSchedule, which is 1F1B. (DualPipeVModule has another list than `dualpipe_v`, in which
   forwards and backwards overlap and W are ops of their own.)
 * `partition_method` takes no layers of each stage; ``uniform`` gives the first stages one more layer.
 * The copies of a stage are side by side. ZeRO-1 splits their optimizer states; the pipeline engine takes no more.
+* With ``bf16`` and float32 gradients, under ZeRO-1 alone, BF16_Optimizer holds gradients in both precisions. The
+  pipeline engine sums all of them behind the last backward, and gathers the weights in the step.
 * A PipelineModule computes the given layers: it shares no layer among GPUs, and recomputes whole layers. The layers
   themselves decide how they compute attention.
 * `activation_checkpoint_interval` counts from the first layer of a stage. With the size of the largest stage, every
@@ -16,9 +19,10 @@ from __future__ import annotations
 
 import json
 
+from pipesched.profiles import FLOAT32_BYTES
 from pipesched.profiles.costs import LINEAR_BYTES
 from pipesched.workflows import ArgumentError
-from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
+from pipesched.workflows.exporting.pipeline_setting import PipelineSetting, software_comments
 
 _NAME = "DeepSpeed"
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
@@ -39,7 +43,9 @@ def deepspeed_config(setting: PipelineSetting) -> str:
     setting.require_copies_side_by_side(_NAME)
     _require_own_layers(setting)
     _require_uniform(setting.partition)
+    comments = software_comments(setting, _software(setting), _NAME)
     said = {
+        **({"comment": comments} if comments else {}),
         "PipelineModule": {
             "num_stages": setting.num_ranks,
             "partition_method": "uniform",
@@ -51,9 +57,28 @@ def deepspeed_config(setting: PipelineSetting) -> str:
             "gradient_accumulation_steps": setting.num_microbatches,
             **({_PRECISIONS[setting.dtype]: {"enabled": True}} if setting.dtype in _PRECISIONS else {}),
             **({"zero_optimization": {"stage": 1}} if setting.sharding.zero else {}),
+            **({"data_types": {"grad_accum_dtype": "fp32"}} if _has_two_gradients(setting) else {}),
         },
     }
     return json.dumps(said, indent=2) + "\n"
+
+
+def _has_two_gradients(setting: PipelineSetting) -> bool:
+    """Whether gradients are held in bfloat16, and summed in float32."""
+    sharding = setting.sharding
+    return sharding.zero == 1 and setting.dtype == "bfloat16" and sharding.gradient_bytes >= FLOAT32_BYTES
+
+
+def _software(setting: PipelineSetting) -> dict[str, tuple[object, ...]]:
+    """Return the values of the fields of an estimate that the engine has; the layers decide about other fields."""
+    gradient_bytes = 6 if _has_two_gradients(setting) else 2 if setting.dtype in _PRECISIONS else FLOAT32_BYTES
+    return {
+        "gradient_bytes": (gradient_bytes,),
+        "has_fused_gradients": (False,),
+        "has_whole_sums": (True, not setting.sharding.zero),
+        "hides_gradients": (False,),
+        "hides_weights": (False,),
+    }
 
 
 def _require_own_layers(setting: PipelineSetting) -> None:

@@ -1,7 +1,8 @@
 """A setting as flags of Megatron-LM.
 
-Names and rules are from `megatron/training/arguments.py` (commit 000c4ac2) and megatron-core 0.16.1
-(`pipeline_parallel/schedules.py`, `transformer/pipeline_parallel_layer_layout.py`):
+Names and rules are from Megatron-LM, core 0.16.1 (`megatron/training/arguments.py`, and in `megatron/core`:
+`transformer/transformer_config.py`, `model_parallel_config.py`, of whose fields flags are made,
+`pipeline_parallel/schedules.py`, `transformer/pipeline_parallel_layer_layout.py`); commit d98e8a64 has them too:
 
 * 1F1B if the layout has one stage on a rank, interleaved 1F1B if it has several. Interleaved, N micro-batches
   pass all chunks before the next N: p <= N <= M, and M mod N is 0 (or at least p). The default of N is p, and p > 1.
@@ -11,7 +12,10 @@ Names and rules are from `megatron/training/arguments.py` (commit 000c4ac2) and 
 * The GPUs that share a layer are side by side, before the copies of a stage.
 * Selective recomputation recomputes attention unless other modules are named; there is one granularity.
 * The distributed optimizer is ZeRO-1. The tensor size of experts is the tensor size unless a flag gives another.
-* Gradients of bfloat16 weights are float32 unless a flag says otherwise.
+* Gradients of bfloat16 weights are float32 unless a flag says otherwise, and gradients of float16 weights are float16.
+* Gathers of weights overlap only with the distributed optimizer and with overlapped sums of gradients.
+* The all-to-all exchange of experts, and one kernel for the products of all experts, have flags; the defaults differ.
+* Groups that share layers need CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs older than Blackwell.
 * Recomputation keeps the input of every n-th transformer layer; n must divide the transformer layers of every stage.
 """
 
@@ -19,6 +23,8 @@ from __future__ import annotations
 
 from math import gcd
 
+from pipesched.profiles import FLOAT32_BYTES
+from pipesched.profiles.costs import LayerSharding
 from pipesched.schedules.builders import round_size
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.exporting.pipeline_setting import (
@@ -26,6 +32,7 @@ from pipesched.workflows.exporting.pipeline_setting import (
     PipelineSetting,
     bash_array,
     recompute_comments,
+    software_comments,
 )
 
 _NAME = "Megatron-LM"
@@ -40,12 +47,17 @@ _SOFTWARE: tuple[tuple[str, object, tuple[str, ...]], ...] = (
     ("has_fused_gradients", False, ("--no-gradient-accumulation-fusion",)),
     ("has_fused_pointwise", False, ("--no-bias-swiglu-fusion",)),
     ("has_fused_loss", True, ("--cross-entropy-loss-fusion",)),
-    ("has_graphs", True, ("--enable-cuda-graph",)),
+    ("has_graphs", True, ("--cuda-graph-impl", "local")),
     ("hides_gradients", True, ("--overlap-grad-reduce",)),
-    ("hides_weights", True, ("--overlap-param-gather",)),
-    ("hides_tensor", True, ("--tp-comm-overlap",)),
 )
 """A value of a field of `LayerSharding`, and its flag; other values are the trainer's defaults."""
+_HAS: dict[str, tuple[object, ...]] = {
+    "gradient_bytes": (2, 4),
+    "attention": ("unfused", "flash_2", "fused"),
+    "keeps_gathered": (False,),
+    "has_whole_sums": (False,),
+}
+"""The values of fields of `LayerSharding` that the trainer has; it has all values of other fields."""
 
 
 def megatron_flags(setting: PipelineSetting) -> str:
@@ -94,7 +106,23 @@ def megatron_flags(setting: PipelineSetting) -> str:
     if setting.dtype in _PRECISIONS:
         options += [[_PRECISIONS[setting.dtype]]]
     options += [list(flag) for name, value, flag in _SOFTWARE if getattr(setting.sharding, name) == value]
+    options += _overlaps(setting.sharding)
+    comments += software_comments(setting, _HAS, _NAME)
+    if setting.sharding.tensor * setting.sharding.context > 1:
+        comments += ["GPUs older than Blackwell need CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment."]
     return bash_array(comments, options)
+
+
+def _overlaps(sharding: LayerSharding) -> list[list[str]]:
+    """Return the flags of exchanges beside the computation that need other settings, and of float16's gradients."""
+    options = []
+    if sharding.precision == "float16" and sharding.gradient_bytes == FLOAT32_BYTES:
+        options += [["--accumulate-allreduce-grads-in-fp32"]]
+    if sharding.hides_weights and sharding.hides_gradients and sharding.zero:
+        options += [["--overlap-param-gather"]]
+    if sharding.hides_tensor and sharding.has_sequence:
+        options += [["--tp-comm-overlap"]]
+    return options
 
 
 def _sharing(setting: PipelineSetting) -> list[list[str]]:
@@ -120,8 +148,10 @@ def _sharing(setting: PipelineSetting) -> list[list[str]]:
         "--expert-model-parallel-size": sharding.expert,
     }
     options = [[flag, str(size)] for flag, size in sizes.items() if size > 1]
-    if sharding.expert > 1 and sharding.expert_tensor != sharding.tensor:
-        options += [["--expert-tensor-parallel-size", str(sharding.expert_tensor)]]
+    if sharding.expert > 1:
+        options += [["--moe-token-dispatcher-type", "alltoall"], ["--moe-grouped-gemm"]]
+        if sharding.expert_tensor != sharding.tensor:
+            options += [["--expert-tensor-parallel-size", str(sharding.expert_tensor)]]
     options += [["--sequence-parallel"]] if sharding.has_sequence else []
     return options + ([["--use-distributed-optimizer"]] if sharding.zero else [])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -32,6 +32,7 @@ class PipelineSetting:
         sharding: Split and computation of the layers of a stage.
         dtype: Data type of weights and activations; only ``bfloat16`` and ``float16`` are exported.
         is_planned: Whether a plan chose the setting, so that another schedule needs another plan.
+        is_estimated: Whether an estimate assumes the software of `sharding`; a measured model has its own.
     """
 
     schedule_spec: ScheduleSpec
@@ -41,6 +42,7 @@ class PipelineSetting:
     sharding: LayerSharding = LayerSharding()  # noqa: RUF009 -- frozen
     dtype: str = ""
     is_planned: bool = False
+    is_estimated: bool = False
 
     @classmethod
     def of_plan(cls, plan: Plan) -> PipelineSetting:
@@ -53,6 +55,7 @@ class PipelineSetting:
             sharding=plan.sharding or LayerSharding(),
             dtype=plan.dtype,
             is_planned=True,
+            is_estimated=plan.sharding is not None,
         )
 
     @property
@@ -199,6 +202,19 @@ def recompute_comments(setting: PipelineSetting, num_layers: int) -> list[str]:
     if setting.schedule_spec.recompute_when == "early":
         comments += ["It runs inside the backward, where the setting recomputes before the gradient has arrived."]
     return comments
+
+
+def software_comments(setting: PipelineSetting, has: Mapping[str, Collection[object]], trainer: str) -> list[str]:
+    """Return a line on the software that an estimate assumes, and that the trainer does not have.
+
+    Args:
+        setting: A setting.
+        has: The values that the trainer has of fields of `LayerSharding`; it has all values of other fields.
+        trainer: Name of the trainer.
+    """
+    values = {name: getattr(setting.sharding, name) for name in has} if setting.is_estimated else {}
+    assumed = [f"{name}={value}" for name, value in values.items() if value not in has[name]]
+    return [f"Assumed by the estimate, and not in {trainer}: {', '.join(assumed)}."] if assumed else []
 
 
 def bash_array(comments: Sequence[str], options: Sequence[Sequence[str]]) -> str:

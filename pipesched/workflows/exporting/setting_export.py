@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
-from pipesched.profiles.costs import LayerSharding, Profile
+from pipesched.profiles.costs import LINEAR_BYTES, LayerSharding, Profile
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.questions import TrainerName
@@ -21,7 +21,7 @@ from pipesched.workflows.arguments import PartitionArgument, partition_text, rea
 from pipesched.workflows.exporting.deepspeed_config import deepspeed_config
 from pipesched.workflows.exporting.megatron_flags import megatron_flags
 from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
-from pipesched.workflows.exporting.torchtitan_flags import torchtitan_flags
+from pipesched.workflows.exporting.torchtitan_config import torchtitan_config
 
 
 def export_setting(
@@ -34,8 +34,9 @@ def export_setting(
 ) -> str:
     """Return a setting as flags or configuration of another trainer.
 
-    Megatron-LM and torchtitan take flags, as an array of bash; DeepSpeed takes JSON, the arguments of its
-    PipelineModule and its configuration. Nothing is left out silently: a part without an equivalent is refused.
+    Megatron-LM takes flags, as an array of bash; torchtitan takes sections of a TOML file; DeepSpeed takes JSON, the
+    arguments of its PipelineModule and its configuration. A part without an equivalent is refused; a comment names
+    the software that an estimate assumes and the trainer does not have.
 
     Args:
         plan: A plan, the file of one, or a setting without a plan.
@@ -81,7 +82,7 @@ def flags_of(setting: PipelineSetting, trainer: TrainerName) -> str:
         case "megatron":
             return megatron_flags(setting)
         case "torchtitan":
-            return torchtitan_flags(setting)
+            return torchtitan_config(setting)
         case "deepspeed":
             return deepspeed_config(setting)
         case _:
@@ -176,7 +177,8 @@ def export_layout(layout: Setting, trainer: TrainerName) -> str:
         partition=layout.partition,
         microbatch_size=layout.size,
         sharding=layout.sharding,
-        dtype="bfloat16" if precision == "float8" else precision,
+        dtype="bfloat16" if precision in LINEAR_BYTES else precision,
         is_planned=True,
+        is_estimated=True,
     )
     return flags_of(setting, trainer)

@@ -36,17 +36,19 @@ _SCHEDULES: dict[TrainerName | None, tuple[str, ...]] = {
 _ZEROS: dict[TrainerName | None, tuple[int, ...]] = {
     None: (0, 1, 2, 3),
     "megatron": (0, 1),
-    "torchtitan": (0, 2, 3),
-    "deepspeed": (0, 1),
+    "torchtitan": (0, 1, 2, 3),
+    "deepspeed": (1,),
 }
-"""The stages of ZeRO that a trainer has beside pipelines."""
-_RECOMPUTES: dict[RecomputeChoice, tuple[Recomputation, ...]] = {
-    "no": ("none",),
-    "yes": ("selective", "full"),
-    "both": ("none", "selective", "full"),
+"""The stages of ZeRO that a trainer has; torchtitan has stage 1 in pipelines alone, and 2 and 3 without them."""
+_MEGATRON = LayerSharding(has_sequence=True, hides_gradients=True, hides_weights=True)
+_SOFTWARE: dict[TrainerName | None, LayerSharding] = {
+    None: _MEGATRON,
+    "megatron": _MEGATRON,
+    "torchtitan": replace(_MEGATRON, has_fused_gradients=False, has_graphs=True),
+    "deepspeed": LayerSharding(gradient_bytes=6, has_fused_gradients=False, has_whole_sums=True),
 }
-_SHARED_BY_ONE = LayerSharding(has_sequence=True, hides_gradients=True, hides_weights=True)
-"""The software of a trainer: sequence parallelism, and exchanges with the copies beside the computation."""
+"""The software of a trainer, as its export sets it; without a trainer that of Megatron-LM with its overlap options.
+DeepSpeed's BF16_Optimizer holds gradients in bfloat16 and in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     gpu = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
     device, trainer = cluster.devices[0], question.trainer
     node = first_devices(cluster, [device.node for device in cluster.devices].count(device.node))
-    base = replace(_SHARED_BY_ONE, precision=question.precision, attention=question.attention)
+    base = replace(_SOFTWARE[trainer], precision=question.precision, attention=question.attention)
     schedules = _SCHEDULES[trainer]
     if question.schedules is not None:
         schedules = plannable_schedules(question.schedules, asynchronous=False)
@@ -115,7 +117,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
         experts=_counts(question.expert),
         zeros=_zeros(_counts(question.zero), trainer),
         sizes=_counts(question.sizes) or LAYOUT_SIZES,
-        recomputes=_RECOMPUTES[question.recompute],
+        recomputes=_recomputes(question.recompute, trainer),
         refusal=rule,
         is_uniform=rule is not None and rule.is_uniform,
     )
@@ -163,6 +165,13 @@ def _require_equal(cluster: Cluster) -> None:
 
 def _counts(counts: Counts | None) -> tuple[int, ...] | None:
     return None if counts is None else tuple_of(counts)
+
+
+def _recomputes(choice: RecomputeChoice, trainer: TrainerName | None) -> tuple[Recomputation, ...]:
+    """Return the recomputations to try; the selective one of torchtitan goes by operation."""
+    parts: tuple[Recomputation, ...] = ("alternate" if trainer == "torchtitan" else "selective", "full")
+    none: tuple[Recomputation, ...] = ("none",)
+    return none if choice == "no" else parts if choice == "yes" else none + parts
 
 
 def _zeros(wanted: tuple[int, ...] | None, trainer: TrainerName | None) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
-"""Settings in the words of Megatron-LM, torchtitan and DeepSpeed, written by hand; and what these cannot be told."""
+"""Settings as flags of Megatron-LM and configuration of DeepSpeed, written by hand, and refusals of every trainer."""
 
 import json
 import shutil
 import subprocess
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,7 @@ import pytest
 import pipesched
 from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.io import Plan, Predicted, save_plan
-from pipesched.schedules.builders import CATALOGUE, build
-from pipesched.schedules.formats import to_json
+from pipesched.schedules.builders import build
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.workflows.exporting import PipelineSetting, export_setting
 
@@ -43,54 +43,12 @@ PIPELINE_ARGS=(
 )
 """
 
-TORCHTITAN = """\
-# torchtitan, 8 processes: 2 x 4 ranks of 1f1b
-# The model's first layer is its embedding, the last its output layer, all others are transformer layers.
-# The last word ends the command line.
-# Recomputation keeps the input of every transformer layer, where the setting keeps that of a stage.
-# It runs inside the backward, where the setting recomputes before the gradient has arrived.
-PIPELINE_ARGS=(
-    --parallelism.data_parallel_replicate_degree 2
-    --parallelism.data_parallel_shard_degree 1
-    --parallelism.pipeline_parallel_degree 4
-    --parallelism.pipeline_parallel_schedule 1F1B
-    --parallelism.pipeline_parallel_microbatch_size 2
-    --parallelism.module_fqns_per_model_part tok_embeddings,layers.0,layers.1,layers.2 layers.3,layers.4 \
-layers.5,layers.6 layers.7,layers.8,layers.9,norm,lm_head
-    --training.local_batch_size 16
-    --training.global_batch_size 32
-    activation_checkpoint:full
-)
-"""
-
-TORCHTITAN_CSV = """\
-cat > pipeline_schedule.csv <<'END'
-0F0,0F1,0I0,0W0,0F2,0I1,0W1,0I2,0W2
-1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1W2
-END
-# torchtitan, 2 processes: 1 x 2 ranks of zb_h1
-# The model's first layer is its embedding, the last its output layer, all others are transformer layers.
-# The last word ends the command line.
-PIPELINE_ARGS=(
-    --parallelism.data_parallel_replicate_degree 1
-    --parallelism.data_parallel_shard_degree 1
-    --parallelism.pipeline_parallel_degree 2
-    --parallelism.pipeline_parallel_schedule PipelineScheduleMulti
-    --parallelism.pipeline_parallel_schedule_csv pipeline_schedule.csv
-    --parallelism.pipeline_parallel_microbatch_size 4
-    --parallelism.module_fqns_per_model_part tok_embeddings,layers.0 layers.1,norm,lm_head
-    --training.local_batch_size 12
-    --training.global_batch_size 12
-    activation_checkpoint:none
-)
-"""
-
 
 def changed(setting=UNEVEN, **fields):
     """Return `setting` with other fields, of its schedule or of itself."""
     own = {
         name: fields.pop(name)
-        for name in ("partition", "microbatch_size", "compression", "sharding", "dtype")
+        for name in ("partition", "microbatch_size", "compression", "sharding", "dtype", "is_estimated")
         if name in fields
     }
     return replace(setting, schedule_spec=replace(setting.schedule_spec, **fields), **own)
@@ -104,14 +62,6 @@ def flags(text):
 
 def test_megatron_is_told_in_flags():
     assert export_setting(UNEVEN, "megatron") == MEGATRON
-
-
-def test_torchtitan_is_told_in_overrides():
-    assert export_setting(UNEVEN, "torchtitan") == TORCHTITAN
-
-
-def test_torchtitan_reads_a_schedule_without_a_name_from_a_file():
-    assert export_setting(ZERO_BUBBLE, "torchtitan") == TORCHTITAN_CSV
 
 
 @pytest.mark.parametrize(("recompute", "interval"), [("all", 3), (None, 0)])
@@ -158,26 +108,6 @@ def test_megatron_interleaves_in_our_order(p, m, v):
     assert [str(op) for op in build("interleaved", p, m, v).ops[0] if "F" in str(op)] == order
 
 
-def test_of_one_rank_torchtitan_accumulates():
-    said = flags(export_setting(changed(num_ranks=1, partition=(12,), recompute=None), "torchtitan"))
-    assert said == {
-        "--parallelism.data_parallel_replicate_degree": ["2"],
-        "--parallelism.data_parallel_shard_degree": ["1"],
-        "--parallelism.pipeline_parallel_degree": ["1"],
-        "--training.local_batch_size": ["2"],
-        "--training.global_batch_size": ["32"],
-        "activation_checkpoint:none": [],
-    }
-
-
-NOT_PLACED = {"data_parallel", "dualpipe", "chimera", "gems", "hanayo"}
-"""They have a stage on several ranks, or stages neither in a loop nor in a V."""
-
-SAID_TO_TORCHTITAN = {
-    name for name, entry in CATALOGUE.items() if not entry.traits.is_asynchronous and not entry.traits.averages
-} - NOT_PLACED
-
-
 def by_name(name, lists):
     return PipelineSetting(
         schedule_spec=ScheduleSpec(name=name, num_ranks=4, num_microbatches=8),
@@ -186,53 +116,15 @@ def by_name(name, lists):
     )
 
 
-@pytest.mark.parametrize("name", sorted(SAID_TO_TORCHTITAN))
-def test_pytorch_knows_torchtitans_schedule_or_reads_its_file_as_the_same_lists(tmp_path, name):
-    torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
-    lists = build(name, 4, 8)
-    text = export_setting(by_name(name, lists), "torchtitan")
-    (said,) = flags(text)["--parallelism.pipeline_parallel_schedule"]
-    kind = torch_schedules.pipelining.get_schedule_class(said)
-    if "pipeline_parallel_schedule_csv" not in text:
-        assert kind.__name__ in CATALOGUE[name].aliases
-        return
-    path = tmp_path / "pipeline_schedule.csv"
-    path.write_text(text.split("<<'END'\n")[1].split("END\n")[0])
-    is_v = kind is torch_schedules.pipelining.ScheduleZBVZeroBubble
-    stages = [0, 7] if is_v else list(range(0, lists.num_stages, 4))
-    runtime = torch_schedules.constructed("_PipelineScheduleRuntime", 4, 8, stages)
-    runtime._load_csv(str(path))
-    assert [list(map(str, runtime.pipeline_order[rank])) for rank in range(4)] == torch_schedules.words_of(lists)
-
-
-@pytest.mark.parametrize("name", sorted(CATALOGUE.keys() - SAID_TO_TORCHTITAN))
-def test_every_other_schedule_is_refused(name):
-    with pytest.raises(pipesched.ArgumentError, match=f"^schedule: got {name}"):
-        export_setting(by_name(name, build(name, 4, 8)), "torchtitan")
-
-
-def test_fewer_micro_batches_than_ranks_are_a_file_as_pytorchs_1f1b_refuses_them():
-    text = export_setting(changed(num_microbatches=3), "torchtitan")
-    assert text.startswith("cat > pipeline_schedule.csv <<'END'\n0F0,0F1,0F2,0B0,0B1,0B2\n")
-
-
-def test_lists_are_a_file_too():
-    lists = build("zb_h1", 2, 3)
-    setting = replace(ZERO_BUBBLE, schedule_spec=ScheduleSpec(lists=to_json(lists)))
-    assert export_setting(setting, "torchtitan") == TORCHTITAN_CSV.replace(
-        "ranks of zb_h1", "ranks of lists of your own"
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_sources_what_is_written(tmp_path):
-    (tmp_path / "args.sh").write_text(export_setting(ZERO_BUBBLE, "torchtitan"))
+    (tmp_path / "args.sh").write_text(export_setting(UNEVEN, "megatron"))
     line = "source ./args.sh; printf '%s\\n' \"${PIPELINE_ARGS[@]}\""
     sourced = subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True, capture_output=True, text=True)
-    options = flags(TORCHTITAN_CSV).items()
-    assert sourced.stdout.split() == [word for name, values in options for word in (name, *values)]
-    assert (tmp_path / "pipeline_schedule.csv").read_text() == TORCHTITAN_CSV.split("END'\n")[1].split("END\n")[0]
+    options = flags(MEGATRON).items()
+    words = [word.strip("'") for name, values in options for word in (name, *values)]
+    assert sourced.stdout.split() == words
 
 
 @pytest.mark.parametrize("trainer", ["megatron", "torchtitan", "deepspeed"])
@@ -287,8 +179,6 @@ HANAYO = {"name": "hanayo", "partition": (1,) * 16} | WHOLE
         ),
         ("megatron", {"sharding": LayerSharding(data=2, zero=2)}, "zero: got 2, expected 0 or 1, as the distributed"),
         ("megatron", {"sharding": LayerSharding(recompute="alternate")}, "recomputed layers: got alternate, expected"),
-        ("torchtitan", {"sharding": LayerSharding(data=2, zero=1)}, "zero: got 1, expected 0, 2 or 3, as torchtitan"),
-        ("torchtitan", {"sharding": LayerSharding(precision="float8")}, "precision: got float8, expected bfloat16"),
         ("deepspeed", {"sharding": LayerSharding(data=2, zero=2)}, "zero: got 2, expected 0 or 1, as a PipelineModule"),
         ("deepspeed", {}, "partition: got 4,2,2,4, expected 3,3,3,3, as DeepSpeed takes no layers of each stage"),
     ],
@@ -317,6 +207,8 @@ def test_what_one_trainer_cannot_be_told_is_refused(trainer, fields, said):
             [
                 "--context-parallel-size 2",
                 "--expert-model-parallel-size 4",
+                "--moe-token-dispatcher-type alltoall",
+                "--moe-grouped-gemm",
                 "--use-distributed-optimizer",
                 "--global-batch-size 64",
                 "--recompute-granularity full",
@@ -324,27 +216,6 @@ def test_what_one_trainer_cannot_be_told_is_refused(trainer, fields, said):
                 "--recompute-num-layers 1",
                 "--fp8-format hybrid",
             ],
-        ),
-        (
-            "torchtitan",
-            {"sharding": LayerSharding(data=2, zero=3, recompute="alternate")} | WHOLE,
-            [
-                "--parallelism.data_parallel_shard_degree 2",
-                "--parallelism.fsdp_reshard_after_forward always",
-                "--training.global_batch_size 64",
-                "activation_checkpoint:selective",
-            ],
-        ),
-        ("torchtitan", {"sharding": LayerSharding(attention="flash_2")} | WHOLE, []),
-        (
-            "torchtitan",
-            {"sharding": SHARED} | WHOLE,
-            ["--parallelism.tensor_parallel_degree 4", "activation_checkpoint:selective"],
-        ),
-        (
-            "torchtitan",
-            {"sharding": LayerSharding(tensor=4)} | WHOLE,
-            ["--parallelism.tensor_parallel_degree 4", "--parallelism.no-enable-sequence-parallel"],
         ),
     ],
 )
@@ -358,18 +229,67 @@ def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, sa
 
 
 @pytest.mark.parametrize(
+    ("fields", "flags_of_software"),
+    [
+        ({"zero": 1, "hides_gradients": True, "hides_weights": True}, ["overlap-grad-reduce", "overlap-param-gather"]),
+        ({"hides_gradients": True, "hides_weights": True}, ["overlap-grad-reduce"]),
+        ({"zero": 1, "hides_weights": True}, []),
+        ({"has_graphs": True, "has_fused_loss": True}, ["cross-entropy-loss-fusion", "cuda-graph-impl local"]),
+        (
+            {"has_fused_gradients": False, "gradient_bytes": 2},
+            ["grad-reduce-in-bf16", "no-gradient-accumulation-fusion"],
+        ),
+        ({"precision": "float4"}, ["fp4-format e2m1"]),
+        ({"precision": "float16"}, ["accumulate-allreduce-grads-in-fp32"]),
+        ({"tensor": 2, "hides_tensor": True}, []),
+        ({"tensor": 2, "has_sequence": True, "hides_tensor": True}, ["tp-comm-overlap"]),
+    ],
+)
+def test_megatron_gets_flags_that_its_arguments_allow_together(fields, flags_of_software):
+    """The conditions are from validate_args of core 0.16.1."""
+    split = LayerSharding(**{name: fields[name] for name in ("zero", "tensor", "has_sequence") if name in fields})
+    text, plain = (
+        export_setting(changed(sharding=sharding, **WHOLE), "megatron") for sharding in (LayerSharding(**fields), split)
+    )
+    assert sorted(set(flags(text)) - set(flags(plain))) == [f"--{flag.split()[0]}" for flag in flags_of_software]
+    assert all(f"--{flag}\n" in text for flag in flags_of_software)
+
+
+def test_software_that_megatron_lacks_is_a_comment():
+    sharding = LayerSharding(tensor=2, has_sequence=True, attention="flash_1", keeps_gathered=True, gradient_bytes=6)
+    lines = export_setting(changed(sharding=sharding, is_estimated=True, **WHOLE), "megatron").splitlines()
+    assert (
+        "# Assumed by the estimate, and not in Megatron-LM: gradient_bytes=6, attention=flash_1, keeps_gathered=True."
+        in lines
+    )
+    assert "# GPUs older than Blackwell need CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment." in lines
+
+
+def test_deepspeed_sums_bfloat16_gradients_in_float32_under_zero_1():
+    sharding = LayerSharding(data=2, zero=1, gradient_bytes=6, has_fused_gradients=False, has_whole_sums=True)
+    setting = changed(sharding=sharding, partition=(3,) * 4, dtype="bfloat16", is_estimated=True, **WHOLE)
+    said = json.loads(export_setting(setting, "deepspeed"))
+    assert said["config"]["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert said["config"]["zero_optimization"] == {"stage": 1}
+    assert "comment" not in said
+    other = replace(setting, sharding=replace(sharding, gradient_bytes=2, hides_gradients=True))
+    said = json.loads(export_setting(other, "deepspeed"))
+    assert said["comment"] == ["Assumed by the estimate, and not in DeepSpeed: hides_gradients=True."]
+    assert "data_types" not in said["config"]
+
+
+@pytest.mark.parametrize(
     ("trainer", "dtype", "said"),
     [
         ("megatron", "bfloat16", ["--bf16"]),
         ("megatron", "float16", ["--fp16"]),
-        ("torchtitan", "bfloat16", ["--training.dtype bfloat16"]),
-        *((trainer, dtype, []) for trainer in ("megatron", "torchtitan") for dtype in ("float32", "not said", "")),
+        *(("megatron", dtype, []) for dtype in ("float32", "not said", "")),
     ],
 )
 def test_a_precision_is_said_where_it_is_half(trainer, dtype, said):
     text, plain = export_setting(changed(dtype=dtype), trainer), export_setting(UNEVEN, trainer)
     more = [line.strip() for line in text.splitlines() if line not in plain.splitlines()]
-    assert [line for line in more if not line.startswith("# Weights")] == said
+    assert more == said
 
 
 @pytest.mark.parametrize(("dtype", "key"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", None)])
@@ -380,7 +300,7 @@ def test_deepspeed_is_told_of_a_precision_in_its_configuration(dtype, key):
 
 
 @pytest.mark.parametrize(
-    ("trainer", "line"), [("megatron", "--recompute-granularity full"), ("torchtitan", "activation_checkpoint:full")]
+    ("trainer", "line"), [("megatron", "--recompute-granularity full"), ("torchtitan", 'mode = "full"')]
 )
 def test_recomputation_of_stages_holds_that_of_attention(trainer, line):
     text = export_setting(changed(sharding=AGAIN), trainer)
@@ -426,4 +346,4 @@ def test_the_best_plan_is_exported(tmp_path):
     search.save(tmp_path / "plan.json")
     text = search.export("torchtitan")
     assert text == pipesched.export_setting(tmp_path / "plan.json", "torchtitan")
-    assert flags(text)["--training.global_batch_size"] == ["32"]
+    assert tomllib.loads(text)["training"]["global_batch_size"] == 32
