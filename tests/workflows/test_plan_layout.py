@@ -86,6 +86,11 @@ def test_machines_without_a_data_sheet():
         pipesched.plan_layout(SMALL, DGX, batch_size=8, gpu="nosuch")
 
 
+def test_torchtitan_has_no_float8_experts():
+    with pytest.raises(ArgumentError, match="precision: got float8 for the experts of transformer"):
+        pipesched.plan_layout(f"{SMALL},experts=4,topk=2", DGX, batch_size=8, trainer="torchtitan", precision="float8")
+
+
 def test_a_model_with_multi_token_prediction_is_planned_but_not_exported():
     model = f"{SMALL},mtp=1"
     result = pipesched.plan_layout(model, DGX, batch_size=8, top=2)

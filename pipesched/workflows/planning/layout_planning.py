@@ -90,7 +90,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     shape = question.model if isinstance(question.model, ModelShape) else model_shape(question.model)
     cluster = question.cluster
     if question.trainer is not None:
-        require_exportable_shape(shape)
+        require_exportable_shape(shape, question.trainer, question.precision)
     _require_equal(cluster)
     gpu = gpu_of(cluster) if question.gpu is None else question.gpu
     gpu = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from pipesched.profiles.costs import TrainingRates
+from pipesched.profiles.costs import MatmulPrecision, TrainingRates
 from pipesched.profiles.inside_stage import ModelShape
 from pipesched.questions import TrainerName
 from pipesched.simulator.analysis import readable_bytes
@@ -92,7 +92,7 @@ class LayoutSearch(Result):
         Raises:
             ArgumentError: No ranked layout can be exported; the message names the part of the best and the reason.
         """
-        require_exportable_shape(self.request.shape)
+        require_exportable_shape(self.request.shape, trainer, self.request.base.precision)
         layouts = self._layouts
         if not layouts:
             raise ArgumentError("plan: got no layout that fits, expected one; try more GPUs or a smaller `batch_size`")
@@ -197,12 +197,17 @@ class LayoutSearch(Result):
         return f"LayoutSearch({self.request.shape.name!r}: {best})"
 
 
-def require_exportable_shape(shape: ModelShape) -> None:
+def require_exportable_shape(shape: ModelShape, trainer: TrainerName, precision: MatmulPrecision) -> None:
     """Refuse a model whose layers no flags of a trainer name here.
 
     Raises:
-        ArgumentError: The model has blocks of multi-token prediction.
+        ArgumentError: The model has blocks of multi-token prediction, or experts whose precision the trainer lacks.
     """
+    if trainer == "torchtitan" and precision == "float8" and shape.experts is not None:
+        raise ArgumentError(
+            f"precision: got float8 for the experts of {shape.name}, expected bfloat16 or float32, as torchtitan has "
+            "float8 experts in no pipeline; try `precision=bfloat16`"
+        )
     if shape.predicted_tokens:
         raise ArgumentError(
             f"trainer: got {shape.name} with {shape.predicted_tokens} blocks of multi-token prediction, expected none, "
