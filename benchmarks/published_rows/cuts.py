@@ -35,7 +35,8 @@ class Cut:
 def cut_of(shape: ModelShape, num_stages: int, rule: CutRule) -> Cut:
     """Return the cut of a trainer.
 
-    Equal cuts leave the rest of the blocks to the first stages. If blocks, embedding and head together divide evenly,
+    Equal cuts leave the rest of the blocks to the first stages; filled ones give every stage as many as the first,
+    until none are left. If blocks, embedding and head together divide evenly,
     embedding and head count as blocks, as Megatron-LM's account_for_embedding_in_pipeline_split does.
 
     Raises:
@@ -48,7 +49,15 @@ def cut_of(shape: ModelShape, num_stages: int, rule: CutRule) -> Cut:
         return Cut((share, *[share + 1] * rest, share), num_stages - 1)
     if not share:
         raise ImpossibleLayoutError(f"layers is {shape.layers}; {num_stages} stages would leave some without a block")
+    if rule == "filled" and rest:
+        return _filled(shape.layers, num_stages)
     return Cut(tuple(share + (index < rest) for index in range(num_stages)), num_stages - 1)
+
+
+def _filled(layers: int, num_stages: int) -> Cut:
+    """Return the cut whose stages are filled in turn; the last one has the head and what is left."""
+    full = -(-layers // num_stages)
+    return Cut(tuple(min(full, max(0, layers - full * index)) for index in range(num_stages)), num_stages - 1)
 
 
 _MODULES_BEHIND_HEAD = 2

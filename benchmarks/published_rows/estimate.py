@@ -52,7 +52,10 @@ def estimate(setting: Setting) -> IterationEstimate:
     boards = Link(NODE_LATENCY_S, machine.board_bytes_per_s)
     node = Link(NODE_LATENCY_S, gpu.link_bandwidth_bytes_per_s)
     fabric = Fabric(machine.gpus_per_node, node, inter, machine.board_gpus, boards)
-    profile = _profile(setting.shape, setting.sharding, machine.gpu, fabric, setting.microbatch_size)
+    shared = replace(inter, bandwidth_bytes_per_s=machine.collective_share * machine.network_bytes_per_s)
+    profile = _profile(
+        setting.shape, setting.sharding, machine.gpu, replace(fabric, inter=shared), setting.microbatch_size
+    )
     if setting.shape.is_tied and setting.depth == 1:
         profile = _without_head_weights(profile)
     is_summed = profile.tied_bytes > 0

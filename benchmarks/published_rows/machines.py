@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from published_rows.row import PublishedRun
 
@@ -18,6 +19,7 @@ class Machine:
         network_bytes_per_s: Bandwidth of the network for each GPU, one way [bytes/s].
         board_gpus: GPUs that NVLink connects, where a node has several boards of them; otherwise None.
         board_bytes_per_s: Bandwidth between these boards for each GPU, one way [bytes/s].
+        collective_share: Share of the network's bandwidth that collectives reach, beside messages.
         network_latency_s: Time of a hop of a collective between nodes, besides its bytes.
         origin: Origin of the numbers.
     """
@@ -27,6 +29,7 @@ class Machine:
     gpus_per_node: int
     network_bytes_per_s: float
     origin: str
+    collective_share: float = 1.0
     network_latency_s: float = 1e-5
     board_gpus: int | None = None
     board_bytes_per_s: float = 0.0
@@ -40,8 +43,11 @@ MACHINES = (
         network_bytes_per_s=6.25e9,
         board_gpus=4,
         board_bytes_per_s=16e9,
+        collective_share=0.5,
         origin="8 GPUs per node, 4 NVLinks between GPUs, so two boards of 4, and 4 Omni-Path links of 100 Gb/s: "
-        "bigscience, train/tr11-176B-ml/README.md; between boards fitted to half of the runs at tensor parallelism 8",
+        "bigscience, train/tr11-176B-ml/README.md; between boards 16 GB/s, from 25 February on, when PCI Express and "
+        "NUMA were improved (chronicles-prequel.md), 24 GB/s, and half of the network for collectives: fitted to half "
+        "of the runs",
     ),
     Machine(
         patterns=("a100", "4x100gb"),
@@ -154,6 +160,11 @@ MACHINES = (
 """Machines in the order of their search."""
 
 
+BETTER_BOARDS_BYTES_PER_S = 24e9
+"""Bandwidth between the boards of Jean Zay from 25 February 2022 on, for each GPU, one way; fitted."""
+_BETTER_BOARDS = re.compile(r"\b02-2[5-9]\b")
+
+
 def machine_of(run: PublishedRun) -> Machine:
     """Return the machine of a run.
 
@@ -163,5 +174,6 @@ def machine_of(run: PublishedRun) -> Machine:
     name = run.gpu.lower()
     for machine in MACHINES:
         if all(pattern in name for pattern in machine.patterns):
-            return machine
+            has_better_boards = machine.board_gpus and _BETTER_BOARDS.search(run.note)
+            return replace(machine, board_bytes_per_s=BETTER_BOARDS_BYTES_PER_S) if has_better_boards else machine
     raise ValueError(f"gpu is {run.gpu!r}; expected a name with one of {', '.join(sorted({m.gpu for m in MACHINES}))}")

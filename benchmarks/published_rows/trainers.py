@@ -14,8 +14,8 @@ from published_rows.row import PublishedRun
 
 Meter: TypeAlias = Literal["allocated", "reserved", "device"]
 """Meter of a peak: bytes that PyTorch allocated, bytes that it reserved, or bytes of the GPU that are in use."""
-CutRule: TypeAlias = Literal["equal", "by_cost"]
-"""Cut of the blocks into stages: equal numbers of blocks; or nanotron's rule, which counts the head."""
+CutRule: TypeAlias = Literal["equal", "filled", "by_cost"]
+"""Cut of the blocks into stages: equal numbers of blocks; stages filled in turn; or nanotron's rule, which counts the head."""
 LoggingRank: TypeAlias = Literal["fullest", "first", "last"]
 """Rank of the pipeline whose peak memory the source publishes."""
 
@@ -175,11 +175,13 @@ TRAINERS = (
             "recompute": Known("full", "bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm: --checkpoint-activations"),
         },
         row_settings=_of_bigscience,
+        cut="filled",
         sends="blocking",
         meter="device",
         buffer_bytes=lambda _run: 2_000_000_000,
         step_gradient_bytes=4,
         origins={
+            "cut": "bigscience, train/tr11-176B-ml/chronicles-prequel.md: 78 blocks on 12 stages leave 1 to the last",
             "sends": "DeepSpeed, deepspeed/runtime/pipe/p2p.py: send, on the stream of the computation",
             "meter": "bigscience, train/tr11-176B-ml/chronicles-prequel.md: nvidia-smi on the first and the last node",
             "buffer_bytes": "DeepSpeed, deepspeed/runtime/zero/config.py: reduce and allgather buckets of 5e8 elements",

@@ -193,6 +193,13 @@ def test_equal_cuts_count_embedding_and_head_if_that_is_even(part, table, layers
     assert part("cuts").cut_of(part("models").model_shape(run), num_stages, "equal").blocks == blocks
 
 
+def test_deepspeed_fills_stages_in_turn(part, table):
+    (run,) = part("row").read_rows(table({"layers": "78"}))
+    shape = part("models").model_shape(run)
+    assert part("cuts").cut_of(shape, 12, "filled").blocks == (*[7] * 11, 1)
+    assert part("cuts").cut_of(shape, 6, "filled").blocks == (13,) * 6
+
+
 def test_an_impossible_layout_is_predicted_to_fail(part, table):
     (row,) = part("row").read_rows(table({"pp": "16", "dp": "1", "n_gpus": ""}))
     prediction = part("prediction").predict(row)
