@@ -4,6 +4,9 @@
     python benchmarks/published.py --table notebooks/published/predictions.csv
     python benchmarks/published.py --source nanotron --every 10
 
+The program also writes the errors by family of GPUs for the outputs of estimates (profiles/data/published), beside
+the page of the default rows.
+
 Every row of a table of published runs is predicted from its configuration alone. The page has the errors of each
 source, the order of comparable settings, the largest errors, and the documented software of each source. With
 `--source` or `--every` the program predicts a part of the rows, prints their errors by source, and writes no page.
@@ -18,10 +21,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from published_rows.comparison import Compared
+from published_rows.families import family_errors
 from published_rows.page import error_lines, page, table_lines
 from published_rows.prediction import predict
 from published_rows.row import PublishedRun, read_rows
 from report import arguments_of, show
+
+from pipesched.profiles.io import ESTIMATE_ERRORS, estimate_errors_text
 
 ROWS = Path(__file__).parent / "data" / "published_runs.csv"
 PAGE = Path(__file__).parent / "results" / "published.md"
@@ -57,6 +63,9 @@ def main() -> int:
         return 0
     command = "published.py" if arguments.rows == ROWS else f"published.py --rows {arguments.rows.name}"
     show(page(compared, unread, command, taken_s), arguments.out)
+    if arguments.rows == ROWS and arguments.out == PAGE:
+        errors = family_errors([row for row in compared if not row.run.is_fitted])
+        ESTIMATE_ERRORS.write_text(estimate_errors_text(errors))
     return 0
 
 

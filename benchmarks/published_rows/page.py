@@ -18,6 +18,7 @@ from published_rows.comparison import (
     schedule_ratios,
     summary_of,
 )
+from published_rows.families import family_errors, family_lines
 from published_rows.goals import GOALS, fit_share, is_host_bound
 from published_rows.machines import MACHINES
 from published_rows.prediction import Prediction
@@ -59,6 +60,7 @@ def page(rows: Sequence[Compared], unread: Sequence[Prediction], command: str, s
     )
     halves = {is_fitted: [row for row in rows if row.run.is_fitted == is_fitted] for is_fitted, _ in HALVES}
     yield from goal_lines(halves)
+    yield from family_lines(family_errors(halves[False]))
     for is_fitted, title in HALVES:
         yield from error_lines(title, halves[is_fitted])
         yield from group_lines(title, halves[is_fitted])

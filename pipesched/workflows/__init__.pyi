@@ -35,6 +35,9 @@ from .errors import require_some as require_some
 from .notes import NOT_ONE_SPEED as NOT_ONE_SPEED
 from .notes import busy_machine as busy_machine
 from .notes import crowded_cores as crowded_cores
+from .notes import estimate_data as estimate_data
+from .notes import estimate_note as estimate_note
+from .notes import estimate_notes as estimate_notes
 from .notes import given_stages as given_stages
 from .notes import gpus_in_all as gpus_in_all
 from .notes import merged_notes as merged_notes

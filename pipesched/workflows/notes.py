@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import asdict
 from statistics import fmean
+from typing import Any
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import CostSource, Profile
+from pipesched.profiles.io import load_estimate_errors
 from pipesched.profiles.partitioning import MAX_PREFIXES, has_too_many_prefixes
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Schedule, Timeline, Yardstick
@@ -147,6 +150,36 @@ def gpus_in_all(costs: CostSource, num_devices: int) -> list[str]:
     if size == 1:
         return []
     return [f"a device is {size} GPUs that share its layers: {num_devices} devices are {num_devices * size} GPUs"]
+
+
+def estimate_notes(costs: CostSource) -> list[str]:
+    """Return the note on the errors of an estimate beside published runs, or nothing for costs that are no estimate."""
+    return [] if costs.sample_work is None else [estimate_note(costs.gpu_family)]
+
+
+def estimate_note(gpu_family: str | None) -> str:
+    """Return the note on the errors of an estimate beside published runs.
+
+    Args:
+        gpu_family: The family of the GPU, as ``A100``, or None.
+    """
+    errors = load_estimate_errors(gpu_family)
+    if errors is None:
+        return "estimated: no published run of this GPU was compared"
+    ranges = {"time": errors.time, "time bound by the host": errors.host_time, "peak memory": errors.memory}
+    (first, known), *others = ((what, known) for what, known in ranges.items() if known is not None)
+    parts = [
+        f"{first} within {known.median:.1%} (median), {known.ninth:.1%} (90th percentile) of {known.count} published "
+        f"runs on {', '.join(errors.gpus)}",
+        *(f"{what} {known.median:.1%}, {known.ninth:.1%} of {known.count}" for what, known in others),
+    ]
+    return f"estimated: {'; '.join(parts)}"
+
+
+def estimate_data(gpu_family: str | None) -> dict[str, Any] | None:
+    """Return the errors of an estimate as plain data, or None for a family without a published run, or no family."""
+    errors = load_estimate_errors(gpu_family)
+    return None if errors is None else asdict(errors) | {"gpus": list(errors.gpus)}
 
 
 def given_stages(costs: CostSource, num_stages: int | None = None) -> list[str]:

@@ -33,6 +33,7 @@ class Gpu:
         kernels: The curve of the GPU's kernels, or None if unknown.
         float8_efficiency: Share of the float8 peak that the fastest products reach, or None for `efficiency`.
         machine: Name of the usual node of the GPU, or None if unknown.
+        family: Name of the GPUs with the same chip, whose published runs tell the error of an estimate, or None.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Gpu:
     kernels: KernelCurve | None = None
     float8_efficiency: float | None = None
     machine: str | None = None
+    family: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@ from .derived_profiles import fitted_profile as fitted_profile
 from .derived_profiles import median_profile as median_profile
 from .derived_profiles import profile_of_costs as profile_of_costs
 from .derived_profiles import profile_with_input_share as profile_with_input_share
+from .estimate_errors import ErrorRange as ErrorRange
+from .estimate_errors import EstimateErrors as EstimateErrors
 from .given_costs import DeviceCost as DeviceCost
 from .given_costs import LayerCosts as LayerCosts
 from .layer_graph import LayerGraph as LayerGraph

@@ -124,6 +124,10 @@ class Profile(CostSource):
     def gpus_per_device(self) -> int:
         return 1 if self.provenance.sharding is None else self.provenance.sharding.num_gpus
 
+    @property
+    def gpu_family(self) -> str | None:
+        return self.provenance.gpu_family
+
     def training_rates(self, num_samples: int, seconds: float, num_devices: int) -> TrainingRates | None:
         if self.sample_work is None:
             return None

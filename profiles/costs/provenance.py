@@ -28,6 +28,7 @@ class Provenance:
         versions: (name, version) of the libraries.
         date: UTC, ISO 8601.
         sharding: Split and computation of the layers of an estimate; None for measured layers, each on one device.
+        gpu_family: Family of the GPU of an estimate, as ``A100``; None for measured layers, or if unknown.
         yardstick: Speed of the machine during the measurement; None if unknown, as for estimates.
     """
 
@@ -44,10 +45,13 @@ class Provenance:
     date: str
     kind: DeviceKind = "cpu"
     sharding: LayerSharding | None = None
+    gpu_family: str | None = None
     yardstick: Yardstick | None = None
 
 
-def estimated_provenance(device: str, optimizer: OptimizerName, sharding: LayerSharding) -> Provenance:
+def estimated_provenance(
+    device: str, optimizer: OptimizerName, sharding: LayerSharding, gpu_family: str | None
+) -> Provenance:
     """Return the provenance of an estimate for a GPU, of now; arguments as the fields of `Provenance`."""
     return Provenance(
         device=device,
@@ -63,6 +67,7 @@ def estimated_provenance(device: str, optimizer: OptimizerName, sharding: LayerS
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         kind="cuda",
         sharding=sharding,
+        gpu_family=gpu_family,
     )
 
 

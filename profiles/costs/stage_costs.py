@@ -183,6 +183,11 @@ class CostSource:
         """The work of a sample of an estimated profile, or None for other costs."""
         return None
 
+    @property
+    def gpu_family(self) -> str | None:
+        """The family of the GPU of an estimated profile, as ``A100``, or None for other costs, or if unknown."""
+        return None
+
     def training_rates(self, num_samples: int, seconds: float, num_devices: int) -> TrainingRates | None:
         """Return the rates of one GPU in a training step, or None for costs without `sample_work`.
 

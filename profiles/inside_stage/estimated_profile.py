@@ -155,7 +155,7 @@ def estimated_profile(
         ),
         cost("head", heads),
     )
-    provenance = estimated_provenance(f"{gpu.name}, estimated", optimizer, sharding)
+    provenance = estimated_provenance(f"{gpu.name}, estimated", optimizer, sharding, gpu.family)
     work = shape.sample_work(gpu.flops_per_s[sharding.precision])
     shared = -(-shape.vocab // sharding.tensor) * shape.hidden if shape.is_tied or shape.predicted_tokens else 0
     return Profile(shape.name, layers, provenance, sample_work=work, tied_bytes=_summed_bytes(sharding) * shared)

@@ -235,6 +235,7 @@ class _Gpu(Record):
     kernels: Annotated[str, Field(max_length=40)] | _KernelCurve | None = None
     float8_efficiency: _Share | None = None
     machine: Text | None = None
+    family: Text | None = None
 
 
 def gpu_text(gpu: Gpu) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Gpu, KernelCurve
-from pipesched.profiles.costs import Profile, RunCosts
+from pipesched.profiles.costs import EstimateErrors, Profile, RunCosts
 from pipesched.profiles.io.plan import Plan
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import shown
@@ -238,6 +238,26 @@ def save_gpu(gpu: Gpu, path: str | Path) -> None:
     from pipesched.profiles.io.cluster_json import gpu_text
 
     write_profile_text(path, gpu_text(gpu))
+
+
+ESTIMATE_ERRORS = DATA_FOLDER / "published" / "estimate_errors.json"
+"""The errors of estimates by family of GPUs."""
+
+
+def load_estimate_errors(family: str | None) -> EstimateErrors | None:
+    """Return the errors of estimates beside published runs, or None for a family without a published run, or no family.
+
+    Args:
+        family: The family of a data sheet, as ``A100``.
+    """
+    return None if family is None else _estimate_errors().get(family)
+
+
+@cache
+def _estimate_errors() -> dict[str, EstimateErrors]:
+    from pipesched.profiles.io.estimate_errors_json import read_estimate_errors
+
+    return read_estimate_errors(read_profile_text(ESTIMATE_ERRORS), str(ESTIMATE_ERRORS))
 
 
 def load_kernel_curve(name: str) -> KernelCurve:

@@ -107,6 +107,7 @@ class _Provenance(Record):
     date: Text
     kind: DeviceKind = "cpu"
     sharding: Sharding | None = None
+    gpu_family: Text | None = None
     yardstick: YardstickRecord | None = None
 
     def parts(self) -> dict[str, Any]:

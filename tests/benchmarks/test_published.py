@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipesched.profiles.io import ESTIMATE_ERRORS, estimate_errors_text, gpu_names, load_gpu, read_estimate_errors
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CELLS = {
     "id": "nanotron-1",
@@ -286,6 +288,31 @@ def test_schedules_without_a_batch_are_compared_by_ratios(part, table):
     (ratio,) = part("comparison").schedule_ratios(pairs)
     assert (ratio.name, ratio.measured) == ("Llama-1B, zb_h1 to 1f1b", 1.2)
     assert ratio.predicted == pytest.approx(1.1)
+
+
+def test_a_family_has_the_errors_of_its_rows_as_by_hand(part, table):
+    times = compared(part, table, [(1.1, 1), (0.8, 1), (1.3, 1)])
+    bound = compared(part, table, [(3, 1), (3, 1), (3, 1)], note="host-bound")
+    supposed = compared(part, table, [(9, 1)] * 3, micro_batch="")
+    few = compared(part, table, [(1.1, 1)] * 2, gpu="B200")
+    families = part("families").family_errors([*times, *bound, *supposed, *few])
+    assert list(families) == ["H100"]
+    errors = families["H100"]
+    assert errors.gpus == ("h100",)
+    assert (errors.time.count, errors.time.median, errors.time.ninth) == (3, 0.2, 0.28)
+    assert (errors.host_time.count, errors.host_time.median, errors.host_time.ninth) == (3, 2.0, 2.0)
+    assert (errors.memory.count, errors.memory.median) == (6, 0.1)
+    lines = [*part("families").family_lines(families)]
+    assert lines[-1] == "| H100 | h100 | 3 | 20.0% | 28.0% | 3 | 200.0% | 200.0% | 6 | 10.0% | 10.0% |"
+
+
+def test_the_package_has_the_errors_by_family_of_the_page(part):
+    families = read_estimate_errors(ESTIMATE_ERRORS.read_text(), "errors")
+    assert {"A100", "B200", "H100"} <= families.keys()
+    assert families.keys() <= {load_gpu(name).family for name in gpu_names()}
+    page = (BENCHMARKS / "results" / "published.md").read_text()
+    assert "\n".join(part("families").family_lines(families)) in page
+    assert estimate_errors_text(families) == ESTIMATE_ERRORS.read_text()
 
 
 def test_a_part_of_the_rows_is_printed_without_a_page(part, table, tmp_path, monkeypatch, capsys):

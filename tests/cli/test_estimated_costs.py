@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pipesched.profiles.io import load_gpu, load_profile, model_shape
+from pipesched.workflows import estimate_data, estimate_note
 
 ESTIMATE = "--profile llama3-8b --gpu h100 --tp 8 --sp --dp 2 --zero 1"
 COUNTS = "-s 1f1b -p 4 -m 8"
@@ -53,6 +54,43 @@ def test_a_comparison_and_a_sweep_have_the_rates_of_each_setting(pipesched):
     assert settings[1]["utilization"] == simulated["utilization"]
     assert 0 < settings[4]["utilization"] < 1
     assert {"tokens_per_s", "flops_per_s"} < settings[4].keys()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"simulate {COUNTS} {ESTIMATE}",
+        f"compare 1f1b,gpipe -p 4 -m 8 {ESTIMATE}",
+        f"sweep {COUNTS} {ESTIMATE}",
+        "plan llama3-8b -b 8 --nodes 1 --machine dgx-h100 --tp 8 --zero 1 --depth 1",
+        "plan p.json -b 8 --machine dgx-h100 --nodes 1 --gpus 2 --depth 2 -s 1f1b --recompute no",
+    ],
+)
+def test_each_output_has_the_errors_of_the_estimates_of_the_gpu(pipesched, folder, command):
+    pipesched("profile llama3-8b --gpu h100 --tp 2 --sp --microbatch-sizes 1,2,4,8 --out p.json")
+    note = estimate_note("H100")
+    assert note in words(pipesched(command))
+    answer = json.loads(pipesched(f"{command} --json").out)
+    assert note in answer["notes"]
+    assert answer["estimate_errors"] == estimate_data("H100")
+
+
+def test_a_tuned_setting_and_a_profile_have_the_errors_of_the_estimates(pipesched, folder):
+    note, machines = estimate_note("H100"), "--machine dgx-h100 --nodes 1 --gpus 2 --memory-limit 200GiB"
+    assert note in words(pipesched("profile llama3-8b --gpu h100 --microbatch-sizes 1,2,4,8 --out p.json"))
+    assert note in words(pipesched(f"tune p.json -b 8 -s 1f1b {machines}"))
+
+
+def test_a_page_has_the_errors_of_the_estimates(pipesched, folder):
+    for command in (f"simulate {COUNTS}", "compare 1f1b,gpipe -p 4 -m 8", f"sweep {COUNTS}"):
+        pipesched(f"{command} {ESTIMATE} --out page.html")
+        assert estimate_note("H100") in (folder / "page.html").read_text()
+
+
+def test_a_gpu_without_published_runs_says_so(pipesched):
+    command = f"simulate {COUNTS} {ESTIMATE.replace('h100', 'mi300x')}"
+    assert "estimated: no published run of this GPU was compared" in words(pipesched(command))
+    assert json.loads(pipesched(f"{command} --json").out)["estimate_errors"] is None
 
 
 def test_other_costs_have_no_rates(pipesched):

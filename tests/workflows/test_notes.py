@@ -9,12 +9,16 @@ import pytest
 import pipesched
 from pipesched import workflows
 from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.io import load_estimate_errors
 from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules import HandOver, Span, Timeline, Yardstick
 from pipesched.schedules.ops import Compute, Phase
 from pipesched.workflows import (
     busy_machine,
     crowded_cores,
+    estimate_data,
+    estimate_note,
+    estimate_notes,
     merged_notes,
     other_device,
     other_speed,
@@ -28,6 +32,30 @@ from tests.profiles.hand_profiles import layer, profile
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch):
     monkeypatch.setattr(workflows.notes, "num_cores", lambda: 4)
+
+
+def test_an_estimate_has_the_errors_of_its_family():
+    errors = load_estimate_errors("H100")
+    note = estimate_note("H100")
+    gpus, time, memory = ", ".join(errors.gpus), errors.time, errors.memory
+    assert note.startswith(
+        f"estimated: time within {time.median:.1%} (median), {time.ninth:.1%} (90th percentile) of {time.count} "
+        f"published runs on {gpus}; time bound by the host {errors.host_time.median:.1%}, "
+    )
+    assert note.endswith(f"; peak memory {memory.median:.1%}, {memory.ninth:.1%} of {memory.count}")
+    assert "bound by the host" not in estimate_note("A100")
+    assert "memory" not in estimate_note("B300")
+    assert estimate_data("H100")["time"] == {"count": time.count, "median": time.median, "ninth": time.ninth}
+
+
+@pytest.mark.parametrize("family", ["L4", None])
+def test_an_estimate_of_a_gpu_without_published_runs_says_so(family):
+    assert estimate_note(family) == "estimated: no published run of this GPU was compared"
+    assert estimate_data(family) is None
+
+
+def test_measured_costs_have_no_note_on_estimates():
+    assert estimate_notes(profile(layer())) == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import views
 from pipesched.simulator.analysis import FORMATS_FOR_PEOPLE, TABLE_FORMATS
 from pipesched.simulator.views import GANTT_SUFFIXES
-from pipesched.workflows import arguments, merged_notes, simulating
+from pipesched.workflows import arguments, estimate_data, merged_notes, simulating
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule, Timeline
@@ -142,8 +142,9 @@ def _compared_schedules(compared: ScheduleComparison, costs: EstimatedCostOption
     )
     limits = dict.fromkeys(line for prediction in predictions for line in limit_lines(costs.machines, prediction))
     shares = costs.shares(*(prediction.schedule for prediction in predictions), named=True)
+    errors = next((estimate_data(prediction.setup.loaded_costs.gpu_family) for prediction in predictions), None)
     return Answer(
-        {"schedules": rows},
+        {"schedules": rows, "estimate_errors": errors},
         rows,
         notes,
         [compared.table([*limits, *shares, *notes])],

@@ -40,6 +40,7 @@ from pipesched.workflows import (
     Result,
     Table,
     asks,
+    estimate_notes,
     require_at_least,
     require_choice,
     require_kind,
@@ -255,7 +256,8 @@ def analytic_profile(question: AnalyticQuestion) -> ProfileMeasurement:
     gpu = read_gpu_argument(question.gpu)
     sizes = sorted(set(tuple_of(question.microbatch_sizes or USUAL_SIZES)))
     fabric = _fabric(question.machine, gpu, question.num_gpus)
-    return ProfileMeasurement(estimated_profile(shape, question.sharding, gpu, fabric, sizes, question.optimizer))
+    estimated = estimated_profile(shape, question.sharding, gpu, fabric, sizes, question.optimizer)
+    return ProfileMeasurement(estimated, tuple(estimate_notes(estimated)))
 
 
 def read_gpu_argument(gpu: str | Path | Gpu) -> Gpu:

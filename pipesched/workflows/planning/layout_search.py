@@ -11,7 +11,7 @@ from pipesched.questions import TrainerName
 from pipesched.simulator.analysis import readable_bytes
 from pipesched.simulator.planner import LayoutRequest, PlanRanking, TransformerLayout
 from pipesched.simulator.search import Outcome, least
-from pipesched.workflows import ArgumentError, Result, Table
+from pipesched.workflows import ArgumentError, Result, Table, estimate_data, estimate_note
 from pipesched.workflows.exporting import LayoutRule, export_layout
 from pipesched.workflows.planning.partitioning import number_ranges
 
@@ -68,12 +68,15 @@ class LayoutSearch(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line if a ranked layout leaves little memory to the allocator."""
-        limit = self.request.memory_bytes
+        """A line on the errors of estimates, and one if a ranked layout leaves little memory to the allocator."""
+        limit, errors = self.request.memory_bytes, estimate_note(self.request.gpu.family)
         most = max((outcome.held_bytes or 0 for outcome in self.ranking.ranked), default=0)
         if limit is None or most * _RESERVED <= limit:
-            return ()
-        return ("PyTorch's allocator may reserve 10 % more memory than is in use: a lower memory limit leaves room",)
+            return (errors,)
+        return (
+            errors,
+            "PyTorch's allocator may reserve 10 % more memory than is in use: a lower memory limit leaves room",
+        )
 
     @property
     def nothing_fits(self) -> str:
@@ -127,6 +130,7 @@ class LayoutSearch(Result):
             "predicted": ranking.num_predicted,
             "complete": ranking.is_complete,
             "headroom": ranking.headroom if ranking.ranked else None,
+            "estimate_errors": estimate_data(request.gpu.family),
             "layouts": self._data(),
             "trainers": self.trainers,
         }

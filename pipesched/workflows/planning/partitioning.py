@@ -33,6 +33,7 @@ from pipesched.workflows import (
     ArgumentError,
     Table,
     asks,
+    estimate_notes,
     given_stages,
     gpus_in_all,
     other_device,
@@ -126,6 +127,7 @@ class PartitionedModel:
         request = self.request
         return [
             *gpus_in_all(request.profile, request.num_devices),
+            *estimate_notes(request.profile),
             *other_device(request.profile, machine_name_of(request.cluster)),
             *unknown_bytes(request.profile),
             *given_stages(request.profile),

@@ -15,7 +15,7 @@ from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
 from pipesched.simulator.planner import ASYNCHRONOUS, PROOF, PlanRanking, Request, reasons
 from pipesched.simulator.search import Outcome, Setting, TimeParts
-from pipesched.workflows import ArgumentError, Table, require_path
+from pipesched.workflows import ArgumentError, Table, estimate_data, require_path
 from pipesched.workflows.exporting import TrainerRule, export_setting
 from pipesched.workflows.planning.partitioning import number_ranges
 
@@ -127,6 +127,7 @@ class PlanSearch:
             "predicted": ranking.num_predicted,
             "complete": ranking.is_complete,
             "headroom": ranking.headroom if ranking.ranked else None,
+            "estimate_errors": estimate_data(request.profile.gpu_family),
             "plans": [_data(outcome) for outcome in ranking.ranked],
             "trainers": self.trainers,
             "reasons": self.reasons,

@@ -14,6 +14,7 @@ from pipesched.simulator.planner import ASYNCHRONOUS, SCHEDULES, Request, search
 from pipesched.workflows import (
     ArgumentError,
     asks,
+    estimate_notes,
     given_stages,
     gpus_in_all,
     other_device,
@@ -101,6 +102,7 @@ def plan(question: PlanQuestion) -> PlanSearch:
     cluster, profile = request.cluster, request.profile
     notes = (
         *gpus_in_all(profile, len(cluster.devices)),
+        *estimate_notes(profile),
         *other_device(profile, machine_name_of(cluster)),
         *unknown_bytes(profile),
         *given_stages(profile),

@@ -19,6 +19,7 @@ from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.fast import simulate_arrays, steady_pace
 from pipesched.simulator.memory import InFlight, OverCapacity, in_flight, over_capacity, peaks_in_flight, with_memory
 from pipesched.workflows import (
+    estimate_notes,
     given_stages,
     gpus_in_all,
     serial_overlaps,
@@ -148,6 +149,7 @@ class Prediction:
         return [
             *unitless_times(costs),
             *gpus_in_all(costs, len(set(devices))),
+            *estimate_notes(costs),
             *(given_stages(costs, self.schedule.num_stages) if self._cuts_alone else []),
             *unjudged_limit(self.cluster, devices, self.costs.has_bytes),
             *self._machines_of_plan(),

@@ -26,7 +26,15 @@ from pipesched.simulator.analysis import (
 )
 from pipesched.simulator.fast import Distribution, distribution, makespans
 from pipesched.simulator.fidelity import MakespanRange, makespan_range
-from pipesched.workflows import ArgumentError, Result, Table, asks, require_at_least, with_equal_devices
+from pipesched.workflows import (
+    ArgumentError,
+    Result,
+    Table,
+    asks,
+    estimate_data,
+    require_at_least,
+    with_equal_devices,
+)
 from pipesched.workflows.arguments import ListsArgument, read_lists_argument
 from pipesched.workflows.simulating.prediction import Prediction, predict_source
 from pipesched.workflows.simulating.setup import Setup, SetupArgument, read_setup_argument
@@ -274,6 +282,7 @@ class Simulation(Result, Prediction):
             "has_step_barrier": self.has_step_barrier,
             "fits": self.fits,
             "rates": None if self.rates is None else asdict(self.rates),
+            "estimate_errors": estimate_data(self.setup.loaded_costs.gpu_family),
             "reductions": [reduction.to_dict() for reduction in self.reductions],
             "stage_share": self.stage_share,
         }

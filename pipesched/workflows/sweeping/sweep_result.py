@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles.clusters import Cluster
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
 from pipesched.simulator.search import COLUMN_HEADINGS, Outcome, pareto_front
-from pipesched.workflows import Table, with_nan
+from pipesched.workflows import Table, estimate_data, with_nan
 from pipesched.workflows.simulating import Setup
 from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 
@@ -100,6 +100,7 @@ class SweepResult:
         best = [] if self.best is None else [self.best]
         return {
             "by": self.by,
+            "estimate_errors": estimate_data(self.setup.loaded_costs.gpu_family),
             "best": next(iter(self.to_rows(best)), None),
             "front": self.to_rows(self.front),
             "settings": self.to_rows(),

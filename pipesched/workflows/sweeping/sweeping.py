@@ -24,6 +24,7 @@ from pipesched.simulator.search import (
 from pipesched.workflows import (
     ArgumentError,
     asks,
+    estimate_notes,
     given_stages,
     other_device,
     refused_settings,
@@ -140,6 +141,7 @@ def sweep(question: SweepQuestion) -> SweepResult:
     costs, notes = setup.loaded_costs, [*given_stages(setup.loaded_costs)] if setup.partition is None else []
     if isinstance(setup.cluster, Cluster):
         notes = [*other_device(costs, machine_name_of(setup.cluster)), *notes]
+    notes = [*estimate_notes(costs), *notes]
     rates = () if costs.sample_work is None else RATES
     return SweepResult(ordered_by(outcomes, by), by, (*space.columns, *MEASURES, *rates), setup, tuple(notes))
 

@@ -33,6 +33,7 @@ from pipesched.simulator.tuner import (
 from pipesched.workflows import (
     ArgumentError,
     asks,
+    estimate_notes,
     given_stages,
     other_device,
     refused_settings,
@@ -132,7 +133,7 @@ def tune(question: TuneQuestion) -> TuneResult:
     )
     measurement = _measurement(question, problem)
     result = _searched(question, problem, space, measurement)
-    notes = [*other_device(profile, machine_name_of(machines)), *unknown_bytes(profile)]
+    notes = [*estimate_notes(profile), *other_device(profile, machine_name_of(machines)), *unknown_bytes(profile)]
     notes += given_stages(profile, len(machines.devices)) if setup.partition is None else []
     notes += unknown_to_equations(setup.network, question.evaluator)
     result = replace(result, notes=(*notes, *result.notes))
