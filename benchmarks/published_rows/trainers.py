@@ -15,7 +15,7 @@ from published_rows.row import PublishedRun
 Meter: TypeAlias = Literal["allocated", "reserved", "device"]
 """Meter of a peak: bytes that PyTorch allocated, bytes that it reserved, or bytes of the GPU that are in use."""
 CutRule: TypeAlias = Literal["equal", "filled", "by_cost"]
-"""Cut of the blocks into stages: equal numbers of blocks; stages filled in turn; or nanotron's rule, which counts the head."""
+"""Cut of the blocks into stages: equal numbers of blocks; stages filled in turn; nanotron's rule with the head."""
 LoggingRank: TypeAlias = Literal["fullest", "first", "last"]
 """Rank of the pipeline whose peak memory the source publishes."""
 
