@@ -25,6 +25,8 @@ from .run_samples import RunSamples as RunSamples
 from .run_samples import samples_of as samples_of
 from .sample_work import SampleWork as SampleWork
 from .sample_work import TrainingRates as TrainingRates
+from .sharded_weights import ShardedWeights as ShardedWeights
+from .sharded_weights import least_delay_s as least_delay_s
 from .sharding import LINEAR_BYTES as LINEAR_BYTES
 from .sharding import AttentionKernel as AttentionKernel
 from .sharding import LayerSharding as LayerSharding

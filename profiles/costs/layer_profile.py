@@ -19,6 +19,7 @@ from pipesched.profiles.costs.layer_graph import LayerGraph
 from pipesched.profiles.costs.measurement import LayerMeasurement, output_is_saved, saved_bytes, saved_for_weight_bytes
 from pipesched.profiles.costs.provenance import Provenance
 from pipesched.profiles.costs.sample_work import SampleWork, TrainingRates
+from pipesched.profiles.costs.sharded_weights import NO_EXCHANGES, Beside, ShardedWeights
 from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost, working_bytes
 from pipesched.profiles.costs.spread import SharingPrice, Variation, price_among
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
@@ -52,6 +53,8 @@ class LayerCost:
         measurements: Measurements by rising micro-batch size; the sizes are the same for every layer.
         work: Other work on the weights; None if unknown, where it counts as 0.
         gradient_bytes: Bytes of the gradients from the first backward to the Step (default: `weight_bytes`).
+        sharded: Exchanges of weights that copies of the layer share, which no measurement contains; None if each copy
+            has all weights.
     """
 
     name: str
@@ -61,6 +64,7 @@ class LayerCost:
     measurements: tuple[LayerMeasurement, ...]
     work: LayerWork | None = None
     gradient_bytes: int | None = None
+    sharded: ShardedWeights | None = None
 
     @property
     def said_gradient_bytes(self) -> int:
@@ -165,9 +169,9 @@ class Profile(CostSource):
         """
         lower, upper, share = _around(self, microbatch_size)
         layers = self.layers[first:last]
-        cost = _stage_cost(layers, lower, is_first=first == 0)
+        cost = self._stage_cost(first, last, lower)
         if upper != lower:
-            cost = _between(cost, _stage_cost(layers, upper, is_first=first == 0), share)
+            cost = _between(cost, self._stage_cost(first, last, upper), share)
         best = _best_throughput(layers) if self.provenance.kind == "cuda" else 0.0
         if best and cost.both_s:
             low_s, high_s = (sum(layer.measurements[at].launch_s or 0.0 for layer in layers) for at in (lower, upper))
@@ -200,6 +204,18 @@ class Profile(CostSource):
             origin += f", {price:.3g} times as long where {num_sharing} share a core"
         advice = _ADVICE if self.provenance.repeats else _TABLE_ADVICE
         return StageCosts(stages, size, origin, advice=advice, tied_bytes=self.tied_bytes if len(bounds) > 1 else 0)
+
+    def _stage_cost(self, first: int, last: int, index: int) -> StageCost:
+        """Sum layers `first` to `last` (exclusive) at the measured size number `index`, with their exchanges."""
+        layers, sharding = self.layers[first:last], self.provenance.sharding
+        cost = _stage_cost(layers, index, is_first=first == 0)
+        if sharding is None or all(layer.sharded is None for layer in layers):
+            return cost
+        measured = [layer.measurements[index] for layer in layers]
+        exchanges = [layer.sharded or NO_EXCHANGES for layer in layers]
+        beside = Beside(sharding.hides_weights, sharding.hides_gradients)
+        is_alone = len(layers) == len(self.layers)
+        return _with_exchanges(cost, measured, exchanges, beside, is_first=first == 0, is_alone=is_alone)
 
     def covers(self, microbatch_size: int) -> bool:
         """Return whether a micro-batch size is covered: it was measured, or a smaller and a larger size were."""
@@ -314,6 +330,53 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         gradient_bytes=_gradient_bytes(layers),
     )
     return _split_first(cost) if is_first else _split(cost, measured)
+
+
+def _with_exchanges(
+    cost: StageCost,
+    measured: Sequence[LayerMeasurement],
+    sharded: Sequence[ShardedWeights],
+    beside: Beside,
+    *,
+    is_first: bool,
+    is_alone: bool,
+) -> StageCost:
+    """Return a stage whose passes gather the weights of its layers, and that sums their gradients.
+
+    A stage alone sums after each backward. Of several, PyTorch sums once, before the Step, and holds gradients, and the
+    weights behind a backward, whole until then (torch/distributed/pipelining/stage.py, set_requires_gradient_sync).
+
+    Args:
+        cost: The stage with whole weights.
+        measured: The measurement of each layer.
+        sharded: The exchanges of each layer.
+        beside: The exchanges that run beside computation.
+        is_first: Whether the stage is the first, which has no I.
+        is_alone: Whether the stage has all layers of the model.
+    """
+    back, gathers_s = measured[::-1], [of.gather_s for of in sharded]
+    again_s = gathers_s[::-1]
+    if not back[0].output_bytes:  # the last layer of the model
+        again_s[0] = 0.0
+    sums_s = [of.sum_s for of in reversed(sharded)] if is_alone else []
+    assert cost.backward_s is not None, "an estimate has it"
+    forward_s = cost.forward_s + beside.shown_s([m.forward_s for m in measured], gathers_s)
+    backward_s = cost.backward_s + beside.shown_s([m.backward_s for m in back], again_s, sums_s)
+    cost = replace(cost, forward_s=forward_s, backward_s=backward_s)
+    if not is_alone:
+        step_s = cost.step_s + sum(of.sum_s for of in sharded)
+        gradient_bytes = cost.said("gradient_bytes") + sum(of.gathered_bytes + of.summed_bytes for of in sharded)
+        cost = replace(cost, step_s=step_s, gradient_bytes=gradient_bytes)
+    if is_first:
+        return replace(cost, backward_weight_s=backward_s)
+    if cost.backward_input_s is None or cost.backward_weight_s is None:
+        return cost
+    splits = [m.split for m in back if m.split is not None]
+    input_s = beside.shown_s([split.backward_input_s for split in splits], again_s)
+    weight_s = beside.shown_s([split.backward_weight_s for split in splits], (), sums_s)
+    return replace(
+        cost, backward_input_s=cost.backward_input_s + input_s, backward_weight_s=cost.backward_weight_s + weight_s
+    )
 
 
 def _gradient_bytes(layers: Sequence[LayerCost]) -> int | None:

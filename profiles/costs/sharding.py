@@ -170,7 +170,7 @@ class LayerSharding:
     hides_weights: Annotated[
         bool,
         Description(
-            "Gather weights beside the first forward; with ZeRO-3, beside the kernels of each pass.",
+            "Gather weights beside the first forward; with ZeRO-3, beside the layer before, in each pass.",
             option="--overlap-param-gather",
         ),
     ] = False

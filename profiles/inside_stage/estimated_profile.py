@@ -14,6 +14,7 @@ from pipesched.profiles.costs import (
     LayerSplit,
     LayerWork,
     Profile,
+    ShardedWeights,
     estimated_provenance,
 )
 from pipesched.profiles.inside_stage.collective_time import collective_s
@@ -51,8 +52,13 @@ class StageClock:
     fabric: Fabric
     sharding: LayerSharding
 
-    def pass_s(self, layer_pass: OperatorPass) -> float:
-        """Return the seconds of a pass: kernels in turn and collectives, hidden or not, or the host's launches."""
+    def pass_s(self, layer_pass: OperatorPass, around: Sequence[Collective] = ()) -> float:
+        """Return the seconds of a pass: kernels in turn and collectives, hidden or not, or the host's launches.
+
+        Args:
+            layer_pass: The pass.
+            around: Exchanges beside other passes, which the host launches in this one.
+        """
         sharding = self.sharding
         kernels_s = attention_s = shown_s = hidden_s = context_s = 0.0
         for operator in layer_pass.operators:
@@ -75,7 +81,8 @@ class StageClock:
             HOST_EXPERT_S if operator.kind in ("permute", "group_matmul") else HOST_OPERATOR_S
             for operator in layer_pass.operators
         )
-        host_s += sharding.host_collective_s * sum(self._size(c.group) > 1 for c in layer_pass.collectives)
+        collectives = (*layer_pass.collectives, *around)
+        host_s += sharding.host_collective_s * sum(self._size(collective.group) > 1 for collective in collectives)
         return max(device_s, host_s)
 
     def collective_s(self, collective: Collective, *, is_chained: bool = False) -> float:
@@ -243,13 +250,22 @@ def _layer_cost(
         measurements,
         LayerWork(clock.moved_s(2 * weights), clock.moved_s(4 * weights), clock.moved_s(11 * weights)),
         gradient_bytes=0,
+        sharded=_sharded(first, clock) if first.gathers else None,
     )
+
+
+def _sharded(layer: TransformerLayer, clock: StageClock) -> ShardedWeights:
+    """Return the exchanges of the weights of a layer under ZeRO-3."""
+    gather_s, sum_s = (sum(map(clock.collective_s, exchanges)) for exchanges in (layer.gathers, layer.sums))
+    gathered_bytes, summed_bytes = (
+        sum(collective.num_bytes for collective in exchanges) for exchanges in (layer.gathers, layer.sums)
+    )
+    return ShardedWeights(gather_s, sum_s, gathered_bytes, summed_bytes)
 
 
 def _measurement(size: int, layer: TransformerLayer, clock: StageClock) -> LayerMeasurement:
-    forward_s, input_s, weight_s = (
-        clock.pass_s(layer_pass) for layer_pass in (layer.forward, layer.backward_input, layer.backward_weight)
-    )
+    forward_s, input_s = (clock.pass_s(of, layer.gathers) for of in (layer.forward, layer.backward_input))
+    weight_s = clock.pass_s(layer.backward_weight, layer.sums)
     is_first = not layer.backward_input.operators
     split = LayerSplit(input_s, weight_s, 0, layer.saved_bytes, input_saved=True, output_saved=False)
     return LayerMeasurement(

@@ -62,6 +62,8 @@ class TransformerLayer:
         saved_bytes: Bytes kept from F to the end of the backward, besides the input.
         working_bytes: Peak memory of the backward besides its inputs, the gradients of matrices included.
         matrix_gradient_bytes: Gradients of matrices in the number type of the products, or their placeholders.
+        gathers: Exchanges that gather the weights for each pass, if the copies share them (ZeRO-3).
+        sums: Exchanges that sum the gradients of these weights, and share them out.
     """
 
     name: str
@@ -75,6 +77,8 @@ class TransformerLayer:
     saved_bytes: int
     working_bytes: int
     matrix_gradient_bytes: int
+    gathers: tuple[Collective, ...] = ()
+    sums: tuple[Collective, ...] = ()
 
 
 @dataclass
@@ -494,6 +498,8 @@ class _LayerMaker:
         forward = OperatorPass(tuple(passes.forward), tuple(passes.exchanges))
         backward = OperatorPass(tuple(reversed(passes.backward_input)), tuple(reversed(passes.exchanges_back)))
         saved = sum(operator.saved_bytes for operator in passes.forward)
+        gathers: tuple[Collective, ...] = ()
+        sums: tuple[Collective, ...] = ()
         working, recomputes = self._working_bytes(passes) + extra, name in ("block", "expert block")
         if recomputes and self.sharding.recompute == "full":
             backward, saved, working = forward + backward, 0, working + saved
@@ -502,10 +508,8 @@ class _LayerMaker:
             backward, saved, working = again + backward, kept, working + saved - kept
         weight = OperatorPass(tuple(reversed(passes.backward_weight)))
         if self.sharding.zero == 3:
-            sharding = self.sharding
-            gathers = self._of_weights("all_gather", self.element_bytes, passes, sharding.hides_weights)
-            sums = self._of_weights("reduce_scatter", sharding.gradient_bytes, passes, sharding.hides_gradients)
-            forward, backward, weight = forward + gathers, backward + gathers, weight + sums
+            gathers = self._of_weights("all_gather", self.element_bytes, passes)
+            sums = self._of_weights("reduce_scatter", passes.summed_bytes, passes)
             # the weights of this layer and of the next one are whole at the same time
             working += 2 * self.element_bytes * (passes.parameters + passes.expert_parameters)
         return TransformerLayer(
@@ -520,6 +524,8 @@ class _LayerMaker:
             saved,
             working,
             self._matrix_gradient_bytes(passes),
+            gathers,
+            sums,
         )
 
     def _alternate(self, passes: _Passes) -> tuple[OperatorPass, int]:
@@ -544,15 +550,14 @@ class _LayerMaker:
         gathers = tuple(exchange for exchange in passes.exchanges if exchange.kind == "all_gather")
         return OperatorPass(tuple(again), gathers), kept
 
-    def _of_weights(self, kind: CollectiveKind, parameter_bytes: int, passes: _Passes, is_hidden: bool) -> OperatorPass:
+    @staticmethod
+    def _of_weights(kind: CollectiveKind, parameter_bytes: int, passes: _Passes) -> tuple[Collective, ...]:
         """Return the exchanges of the layer's weights, or of their gradients, over the copies of the layer."""
         groups: tuple[tuple[GroupName, int], ...] = (
             ("data", passes.parameters),
             ("expert_data", passes.expert_parameters),
         )
-        return OperatorPass(
-            (), tuple(Collective(kind, parameter_bytes * count, group, is_hidden) for group, count in groups if count)
-        )
+        return tuple(Collective(kind, parameter_bytes * count, group) for group, count in groups if count)
 
     def _working_bytes(self, passes: _Passes) -> int:
         """Return the gradients inside the layer: of the widest activation, the output of its part, and matrices."""

@@ -19,6 +19,7 @@ from pipesched.profiles.costs import (
     LayerWork,
     Profile,
     Provenance,
+    ShardedWeights,
     SharingPrice,
 )
 from pipesched.profiles.io.faults import require_no_faults
@@ -79,6 +80,15 @@ class _Work(Record):
     average_s: Seconds
 
 
+class _Sharded(Record):
+    becomes: ClassVar[type] = ShardedWeights
+
+    gather_s: Seconds
+    sum_s: Seconds
+    gathered_bytes: Bytes
+    summed_bytes: Bytes
+
+
 class _Layer(Record):
     becomes: ClassVar[type] = LayerCost
 
@@ -89,6 +99,7 @@ class _Layer(Record):
     measurements: Annotated[tuple[_Measurement, ...], Field(min_length=1, max_length=1000)]
     work: _Work | None = None
     gradient_bytes: Bytes | None = None
+    sharded: _Sharded | None = None
 
 
 class _Provenance(Record):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import final
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import LayerSharding, StageCost
+from pipesched.profiles.costs import LayerSharding, StageCost, least_delay_s
 from pipesched.profiles.inside_stage import ModelShape, estimated_profile
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
@@ -38,7 +38,7 @@ class LayoutJudge:
     def __init__(self, request: LayoutRequest) -> None:
         self._request = request
         self._small, self._numbers = _one_of_each_kind(request.shape), layers_of(request.shape)
-        self._costs: dict[tuple[LayerSharding, int], KindCosts] = {}
+        self._costs: dict[tuple[LayerSharding, int], tuple[KindCosts, ...]] = {}
         self._states: dict[LayerSharding, KindStates] = {}
         self._alike: dict[LayerSharding, LayerSharding] = {}
 
@@ -151,9 +151,9 @@ class LayoutJudge:
         form = Form(layout.schedule, layout.num_ranks, layout.num_chunks)
         costs, states = self._costs_of(split, layout.size), self._states_of(layout.sharding)
         count, bounds = layout.num_microbatches, []
-        for cut in cuts_of(self._request.shape, form, costs, is_uniform=self._request.is_uniform):
-            num_bytes = least_bytes(form, cut, count, costs, states)
-            bounds.append((num_bytes, least_s(form, cut, count, costs, states), cut))
+        for cut in cuts_of(self._request.shape, form, costs[0], is_uniform=self._request.is_uniform):
+            num_bytes = least_bytes(form, cut, count, costs[0], states)
+            bounds.append((num_bytes, max(least_s(form, cut, count, bound, states) for bound in costs), cut))
         return bounds
 
     def _without_gathers(self, split: LayerSharding) -> LayerSharding:
@@ -168,10 +168,19 @@ class LayoutJudge:
         """Return a split whose passes take as long as those of `split`."""
         return split if split.zero == _GATHERS else self._without_gathers(split)
 
-    def _costs_of(self, split: LayerSharding, size: int) -> KindCosts:
-        """Return the costs of a layer of each kind."""
+    def _costs_of(self, split: LayerSharding, size: int) -> tuple[KindCosts, ...]:
+        """Return the costs of a layer of each kind; with ZeRO-3 two, none of which is more than its part of a stage.
+
+        A gather beside a layer slows it, and a pass takes as long as its gathers. Sums of gradients count nothing.
+        """
         if (split, size) not in self._costs:
-            self._costs[split, size] = KindCosts.of(self._of_kinds(split, size))
+            costs, gathers_s = self._of_kinds(split, size)
+            pairs = [*zip(costs, gathers_s, (*gathers_s[:-1], 0.0), strict=True)]  # the head is gathered once
+            bounds = [[_longer(cost, least_delay_s(g), least_delay_s(again)) for cost, g, again in pairs]]
+            if any(gathers_s):
+                idle = [replace(cost, forward_s=0.0, backward_s=0.0, backward_input_s=0.0) for cost in costs]
+                bounds.append([_longer(cost, g, again) for cost, (_, g, again) in zip(idle, pairs, strict=True)])
+            self._costs[split, size] = tuple(map(KindCosts.of, bounds))
         return self._costs[split, size]
 
     def _states_of(self, split: LayerSharding) -> KindStates:
@@ -180,18 +189,33 @@ class LayoutJudge:
         if known is None:
             longest = replace(split, recompute="full")
             size = max(self._request.sizes)
-            known = self._states.get(longest) or KindStates.of(self._of_kinds(longest, size))
+            known = self._states.get(longest) or KindStates.of(self._of_kinds(longest, size)[0])
             self._states[split] = self._states[longest] = known
         return known
 
-    def _of_kinds(self, split: LayerSharding, size: int) -> tuple[StageCost, ...]:
-        """Return the costs of the embedding, of a block without experts and with them, and of all behind the blocks."""
+    def _of_kinds(self, split: LayerSharding, size: int) -> tuple[tuple[StageCost, ...], list[float]]:
+        """Return costs and gathers [s] of the embedding, of a block without experts and with them, and of all behind.
+
+        The costs are of whole weights.
+        """
         request = self._request
         profile = estimated_profile(self._small, split, request.gpu, request.fabric, [size], request.optimizer)
         blocks = range(1, 1 + self._small.layers)
         bounds = [(0, 1), *((block, block + 1) for block in blocks), (blocks[-1] + 1, len(profile.layers))]
-        costs = profile.costs_of_layers(bounds, size).stages
-        return costs if len(blocks) == 2 else (*costs[:2], *costs[1:])
+        layers = profile.layers
+        gathers_s = [sum(layer.sharded.gather_s for layer in layers[slice(*of)] if layer.sharded) for of in bounds]
+        whole = replace(profile, layers=tuple(replace(layer, sharded=None) for layer in layers))
+        costs = whole.costs_of_layers(bounds, size).stages
+        return (costs, gathers_s) if len(blocks) == 2 else ((*costs[:2], *costs[1:]), [*gathers_s[:2], *gathers_s[1:]])
+
+
+def _longer(cost: StageCost, forward_s: float, backward_s: float) -> StageCost:
+    """Return the cost of a layer with longer passes."""
+    assert cost.backward_s is not None, "an estimate has it"
+    input_s = None if cost.backward_input_s is None else cost.backward_input_s + backward_s
+    return replace(
+        cost, forward_s=cost.forward_s + forward_s, backward_s=cost.backward_s + backward_s, backward_input_s=input_s
+    )
 
 
 @lru_cache(maxsize=16)

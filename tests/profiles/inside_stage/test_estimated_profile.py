@@ -7,7 +7,7 @@ import pytest
 import pipesched
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Link, flat
-from pipesched.profiles.costs import LayerSharding
+from pipesched.profiles.costs import LayerSharding, ShardedWeights
 from pipesched.profiles.inside_stage import Fabric, estimated_profile
 from pipesched.profiles.inside_stage.layer_operators import (
     block_layer,
@@ -123,20 +123,20 @@ def test_a_longer_micro_batch_takes_longer_and_more_gpus_take_less():
     assert seconds[0] / 4 < split.both_s < seconds[0]
 
 
-def test_zero_3_gathers_the_weights_in_each_pass_and_sums_their_gradients():
+def test_zero_3_gathers_the_weights_for_each_pass_and_sums_their_gradients():
     shape, split = model_shape("llama3-8b"), LayerSharding(data=8, zero=3)
     block = block_layer(shape, 1, split)
-    exchanges = [layer_pass.collectives for layer_pass in (block.forward, block.backward_input, block.backward_weight)]
-    assert [[(c.kind, c.num_bytes) for c in collectives] for collectives in exchanges] == [
-        [("all_gather", 2 * block.parameters)],
-        [("all_gather", 2 * block.parameters)],
-        [("reduce_scatter", 4 * block.parameters)],
-    ]
-    shown, hidden = (
-        estimated_profile(shape, LayerSharding(data=8, zero=3, hides_weights=hides), load_gpu("b200"), NODE, [1])
-        for hides in (False, True)
+    assert [(c.kind, c.num_bytes) for c in block.gathers] == [("all_gather", 2 * block.parameters)]
+    assert [(c.kind, c.num_bytes) for c in block.sums] == [("reduce_scatter", 4 * block.parameters)]
+    profile = estimated_profile(shape, split, load_gpu("b200"), NODE, [1])
+    whole = estimated_profile(shape, LayerSharding(data=8, zero=1), load_gpu("b200"), NODE, [1])
+    num_bytes = 2 * block.parameters
+    gather_s = 23e-6 + 7 * 9.2e-6 + num_bytes * 7 / 8 / (0.723 * 900e9)
+    sum_s = 26e-6 + 7 * 8.0e-6 + 2 * num_bytes * 7 / 8 / (0.723 * 900e9)
+    assert profile.layers[1].sharded == ShardedWeights(
+        pytest.approx(gather_s), pytest.approx(sum_s), num_bytes, 2 * num_bytes
     )
-    assert hidden.layers[1].measurements[0].forward_s < shown.layers[1].measurements[0].forward_s
+    assert profile.layers[1].measurements[0].backward_s == whole.layers[1].measurements[0].backward_s
 
 
 @pytest.mark.parametrize(

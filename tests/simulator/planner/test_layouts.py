@@ -9,6 +9,7 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.inside_stage import Experts, Fabric, ModelShape, estimated_profile, message_link
 from pipesched.profiles.io import load_gpu, model_shape
 from pipesched.schedules import ScheduleError
@@ -93,12 +94,20 @@ def test_every_layout_once(shape: ModelShape, experts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "memory_bytes"),
-    [(SMALL, None), (SMALL, 2_500_000_000), (SPARSE, 900_000_000), (replace(SMALL, is_tied=True), None)],
+    ("shape", "memory_bytes", "zeros"),
+    [
+        (SMALL, None, (0, 1)),
+        (SMALL, 2_500_000_000, (0, 1)),
+        (SPARSE, 900_000_000, (0, 1)),
+        (replace(SMALL, is_tied=True), None, (0, 1)),
+        (SMALL, None, (3,)),
+        (SPARSE, 500_000_000, (3,)),
+    ],
     ids=str,
 )
-def test_search_agrees_with_a_plain_loop(shape: ModelShape, memory_bytes: int | None) -> None:
-    request = small_request(shape, memory_bytes)
+def test_search_agrees_with_a_plain_loop(shape: ModelShape, memory_bytes: int | None, zeros: tuple[int, ...]) -> None:
+    base = LayerSharding(has_sequence=True, hides_weights=3 in zeros, hides_gradients=3 in zeros)
+    request = small_request(shape, memory_bytes, zeros=zeros, base=base)
     judge, plain = LayoutJudge(request), []
     excluded = 0
     for number, layout in enumerate(layouts(request)):
@@ -112,6 +121,9 @@ def test_search_agrees_with_a_plain_loop(shape: ModelShape, memory_bytes: int | 
                 seconds.append(of_cut)
         if seconds:
             assert bounded.cost * 16 <= min(seconds) * (1 + 1e-12), layout
+            if layout.sharding.zero == 3:
+                refined = judge(bounded)
+                assert bounded.cost <= refined.cost <= min(seconds) / 16 * (1 + 1e-12), layout
             plain.append((min(seconds), number, layout))
         excluded += not seconds
     ranking = search_plans(request, top=5)
