@@ -244,6 +244,9 @@ TRAINERS = (
                 True, "Megatron-Bridge, src/megatron/bridge/training/comm_overlap.py: overlap_param_gather"
             ),
             "hides_tensor": Known(True, "supposed: tp_comm_overlap of the recipes"),
+            "merges_copies": Known(
+                True, "Megatron-Bridge, scripts/performance/configs/qwen: moe_flex_dispatcher_backend hybridep"
+            ),
             "gradient_bytes": Known(
                 2, "Megatron-Bridge, src/megatron/bridge/perf_recipes/_common.py: grad_reduce_in_fp32 is off"
             ),

@@ -167,6 +167,13 @@ class LayerSharding:
             has_option=False,
         ),
     ] = False
+    merges_copies: Annotated[
+        bool,
+        Description(
+            "Send a token once to each node, and to each GPU, that has several of its experts (DeepEP, HybridEP).",
+            option="--merge-expert-copies",
+        ),
+    ] = False
     hides_weights: Annotated[
         bool,
         Description(

@@ -4,7 +4,8 @@ A ring of r GPUs moves (r - 1) / r of the bytes over every GPU's link; an all-re
 Yuan, 2009). NCCL lays one ring through every network interface of the group in a node, and all rings run at once: k
 GPUs per node have k interfaces, and each interface carries 1 / k of the bytes between nodes. An all-reduce over
 two nodes takes NCCL's double tree, whose halves move the bytes once in each direction. An all-to-all sends 1 / r of its
-bytes to every GPU.
+bytes to every GPU. If each node and each GPU gets one of k copies, of which each part is as likely to need one as any
+other, n (1 - (1 - 1 / n)^k) of n parts get one (DeepEP: github.com/deepseek-ai/DeepEP).
 
     bandwidth  bytes moved / (share of the bandwidth), of the slower of both links
     latency    rounds of a ring; an all-reduce between nodes may take a tree, of 2 log2(nodes) rounds between nodes
@@ -71,9 +72,12 @@ def collective_s(
         link, share = (intra, fit.share) if num_nodes == 1 else (inter, _BETWEEN_SHARE)
         return fit.round_s + collective.num_bytes / (share * link.bandwidth_bytes_per_s)
     if collective.kind == "all_to_all":
-        to_each = collective.num_bytes / ranks
-        inside_s = to_each * (per_node - 1) / (fit.share * intra.bandwidth_bytes_per_s)
-        between_s = to_each * per_node * (num_nodes - 1) / (_BETWEEN_SHARE * inter.bandwidth_bytes_per_s)
+        to_each, copies = collective.num_bytes / ranks, collective.copies
+        # a node passes merged copies from other nodes on to its GPUs
+        inside = to_each * ((per_node if copies == 1 else ranks) - 1) * _sent_share(ranks, copies)
+        between = to_each * per_node * (num_nodes - 1) * _sent_share(num_nodes, copies)
+        inside_s = inside / (fit.share * intra.bandwidth_bytes_per_s)
+        between_s = between / (_BETWEEN_SHARE * inter.bandwidth_bytes_per_s)
         latency_s = fit.round_s * (per_node - 1) + inter.latency_s * (num_nodes - 1)
         return fit.fixed_s + latency_s + max(inside_s, between_s)
     passes = 2 if collective.kind == "all_reduce" else 1
@@ -88,6 +92,11 @@ def collective_s(
     tree_s = (per_node - 1) * fit.round_s + math.ceil(math.log2(num_nodes)) * inter.latency_s
     latency_s = passes * (min(ring_s, tree_s) if passes == 2 or is_chained else ring_s)
     return fit.fixed_s + latency_s + max(inside_s, between_s)
+
+
+def _sent_share(parts: int, copies: int) -> float:
+    """Return the share of the copies of a token that are sent, if each of the equally likely parts gets one."""
+    return parts * (1 - (1 - 1 / parts) ** copies) / copies
 
 
 def message_link(intra: Link, inter: Link, *, is_inside: bool) -> Link:

@@ -168,11 +168,17 @@ class _Passes:
             self.backward_input.append(Operator(name, kind, 0, round(backward)))
 
     def exchange(
-        self, kind: CollectiveKind, back: CollectiveKind, num_bytes: int, group: GroupName, is_hidden: bool = False
+        self,
+        kind: CollectiveKind,
+        back: CollectiveKind,
+        num_bytes: int,
+        group: GroupName,
+        is_hidden: bool = False,
+        copies: int = 1,
     ) -> None:
         """Add a collective, and the one of its gradient."""
-        self.exchanges.append(Collective(kind, num_bytes, group, is_hidden))
-        self.exchanges_back.append(Collective(back, num_bytes, group, is_hidden))
+        self.exchanges.append(Collective(kind, num_bytes, group, is_hidden, copies))
+        self.exchanges_back.append(Collective(back, num_bytes, group, is_hidden, copies))
 
 
 def embedding_layer(shape: ModelShape, microbatch_size: int, sharding: LayerSharding) -> TransformerLayer:
@@ -430,19 +436,20 @@ class _LayerMaker:
         passes.moved("routing", kept, 2 * FLOAT32_BYTES * own * experts.count, kept)
         sent = own * experts.topk
         sent_bytes = e * sent * shape.hidden
+        copies = experts.topk if sharding.merges_copies else 1
         local = experts.count // sharding.expert
         rows = -(-sent * expert_tensor // local)  # balanced: as many come from other GPUs as go there
         arrived_bytes = e * local * rows * shape.hidden
         passes.moved("permute", 2 * sent_bytes, 2 * sent_bytes, arrived_bytes, kind="permute")
         if sharding.expert > 1:
-            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert")
+            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert", copies=copies)
         if expert_tensor > 1:
             passes.exchange("all_gather", "reduce_scatter", sent_bytes * expert_tensor, "tensor")
         self._feed_forward(passes, rows, experts.ffn // expert_tensor, "expert ", local)
         if expert_tensor > 1:
             passes.exchange("reduce_scatter", "all_gather", sent_bytes * expert_tensor, "tensor")
         if sharding.expert > 1:
-            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert")
+            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert", copies=copies)
         passes.moved("unpermute", 2 * sent_bytes, 2 * sent_bytes, kind="permute")
         if experts.shared_ffn:
             self._gathered(passes)

@@ -56,9 +56,11 @@ class Collective:
             tensor of an all-reduce; of an all-to-all and of a send, the bytes that one GPU sends, to itself included.
         group: Group of the exchanging GPUs.
         is_hidden: The trainer runs the exchange beside kernels of the same pass.
+        copies: Copies of a token among the bytes of an all-to-all, of which each node and each GPU gets one.
     """
 
     kind: CollectiveKind
     num_bytes: int
     group: GroupName
     is_hidden: bool = False
+    copies: int = 1

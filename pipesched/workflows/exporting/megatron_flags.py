@@ -14,7 +14,8 @@ Names and rules are from Megatron-LM, core 0.16.1 (`megatron/training/arguments.
 * The distributed optimizer is ZeRO-1. The tensor size of experts is the tensor size unless a flag gives another.
 * Gradients of bfloat16 weights are float32 unless a flag says otherwise, and gradients of float16 weights are float16.
 * Gathers of weights overlap only with the distributed optimizer and with overlapped sums of gradients.
-* The all-to-all exchange of experts, and one kernel for the products of all experts, have flags; the defaults differ.
+* The all-to-all exchange of experts, also with merged copies (DeepEP), and one kernel for the products of all experts
+  have flags; the defaults differ.
 * Groups that share layers need CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs older than Blackwell.
 * Recomputation keeps the input of every n-th transformer layer; n must divide the transformer layers of every stage.
 """
@@ -149,7 +150,9 @@ def _sharing(setting: PipelineSetting) -> list[list[str]]:
     }
     options = [[flag, str(size)] for flag, size in sizes.items() if size > 1]
     if sharding.expert > 1:
-        options += [["--moe-token-dispatcher-type", "alltoall"], ["--moe-grouped-gemm"]]
+        options += [["--moe-token-dispatcher-type", "flex" if sharding.merges_copies else "alltoall"]]
+        options += [["--moe-flex-dispatcher-backend", "deepep"]] if sharding.merges_copies else []
+        options += [["--moe-grouped-gemm"]]
         if sharding.expert_tensor != sharding.tensor:
             options += [["--expert-tensor-parallel-size", str(sharding.expert_tensor)]]
     options += [["--sequence-parallel"]] if sharding.has_sequence else []

@@ -200,6 +200,8 @@ def _sharing(setting: PipelineSetting) -> dict[str, _Value]:
         "expert_tensor_parallel_degree": sharding.expert_tensor,
     }
     options: dict[str, _Value] = {name: degree for name, degree in degrees.items() if degree > 1}
+    if sharding.merges_copies and sharding.expert > 1:
+        options["expert_parallel_comm_backend"] = "deepep"
     return options | ({"enable_async_tensor_parallel": True} if _hides_tensor(setting) else {})
 
 

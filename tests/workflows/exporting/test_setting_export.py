@@ -240,6 +240,10 @@ def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, sa
             ["grad-reduce-in-bf16", "no-gradient-accumulation-fusion"],
         ),
         ({"precision": "float4"}, ["fp4-format e2m1"]),
+        (
+            {"expert": 2, "data": 2, "merges_copies": True},
+            ["moe-flex-dispatcher-backend deepep"],
+        ),
         ({"precision": "float16"}, ["accumulate-allreduce-grads-in-fp32"]),
         ({"tensor": 2, "hides_tensor": True}, []),
         ({"tensor": 2, "has_sequence": True, "hides_tensor": True}, ["tp-comm-overlap"]),
@@ -247,7 +251,9 @@ def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, sa
 )
 def test_megatron_gets_flags_that_its_arguments_allow_together(fields, flags_of_software):
     """The conditions are from validate_args of core 0.16.1."""
-    split = LayerSharding(**{name: fields[name] for name in ("zero", "tensor", "has_sequence") if name in fields})
+    split = LayerSharding(
+        **{name: fields[name] for name in ("zero", "tensor", "has_sequence", "expert", "data") if name in fields}
+    )
     text, plain = (
         export_setting(changed(sharding=sharding, **WHOLE), "megatron") for sharding in (LayerSharding(**fields), split)
     )

@@ -66,6 +66,7 @@ JOB_CONFIG: dict[str, dict[str, Any]] = {
         "context_parallel_degree": int,
         "expert_parallel_degree": int,
         "expert_tensor_parallel_degree": int,
+        "expert_parallel_comm_backend": str,
     },
     "activation_checkpoint": {
         "mode": ("selective", "full", "memory_budget", "none"),
