@@ -132,6 +132,10 @@ class Profile(CostSource):
     def gpu_family(self) -> str | None:
         return self.provenance.gpu_family
 
+    @property
+    def is_recomputed(self) -> bool:
+        return self.provenance.sharding is not None and self.provenance.sharding.recompute == "full"
+
     def training_rates(self, num_samples: int, seconds: float, num_devices: int) -> TrainingRates | None:
         if self.sample_work is None:
             return None

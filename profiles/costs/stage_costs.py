@@ -179,6 +179,11 @@ class CostSource:
         return 1
 
     @property
+    def is_recomputed(self) -> bool:
+        """Whether the backward of every layer contains its recomputation, so that an R would count it twice."""
+        return False
+
+    @property
     def sample_work(self) -> SampleWork | None:
         """The work of a sample of an estimated profile, or None for other costs."""
         return None

@@ -250,19 +250,19 @@ def gpu_text(gpu: Gpu) -> str:
     return text
 
 
-def read_gpu(text: str, file: str, name: str, load_curve: Callable[[str], KernelCurve]) -> Gpu:
+def read_gpu(text: str, file: str, name: str, load_curve: Callable[[str, str], KernelCurve]) -> Gpu:
     """Return the GPU in `text`, called `name`.
 
     Args:
         text: Text of the file.
         file: Name of the file, for messages.
         name: Name of the GPU.
-        load_curve: Returns the curve of kernels of a name.
+        load_curve: Returns the curve of kernels of a name that the file gives.
 
     Raises:
         ProfileError: The text is no GPU; the message names `file`, the place, the actual and the expected value.
     """
     parts = parse_record(_Gpu, text, file, "see profiles/data/gpus/h100.json").parts()
     if isinstance(parts["kernels"], str):
-        parts["kernels"] = load_curve(parts["kernels"])
+        parts["kernels"] = load_curve(parts["kernels"], file)
     return Gpu(name, **parts)

@@ -37,6 +37,11 @@ class _Config(Record):
         """Return the shape, called `name`."""
         raise NotImplementedError
 
+    @property
+    def divisors(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of fields of which the first divides the second."""
+        return ()
+
     def trained_sequence(self, longest: int) -> int:
         """Return the tokens of a sample, from the longest context of the model."""
         return min(longest, _LONGEST_SEQUENCE) if self.sequence is None else self.sequence
@@ -59,6 +64,12 @@ class _Llama(_Config):
     attention_bias: Literal[False] = False
     mlp_bias: Literal[False] = False
 
+    @property
+    def divisors(self) -> tuple[tuple[str, str], ...]:
+        of_width = () if self.head_dim else (("num_attention_heads", "hidden_size"),)
+        of_heads = (("num_key_value_heads", "num_attention_heads"),) if self.num_key_value_heads else ()
+        return of_width + of_heads
+
     def shape(self, name: str) -> ModelShape:
         window = self.sliding_window if self.use_sliding_window else None
         longest = min(self.max_position_embeddings, window or self.max_position_embeddings)
@@ -69,7 +80,7 @@ class _Llama(_Config):
             ffn=self.intermediate_size,
             heads=self.num_attention_heads,
             kv_heads=self.num_key_value_heads or self.num_attention_heads,
-            head_size=self.head_dim or max(self.hidden_size // self.num_attention_heads, 1),
+            head_size=self.head_dim or self.hidden_size // self.num_attention_heads,
             vocab=self.vocab_size,
             sequence=self.trained_sequence(longest),
             is_gated=True,
@@ -187,6 +198,10 @@ class _Gpt(_Config):
     tie_word_embeddings: bool | None = None
     attention_bias: Literal[True] = True
 
+    @property
+    def divisors(self) -> tuple[tuple[str, str], ...]:
+        return (("heads", "hidden"),)
+
     def shape(self, name: str) -> ModelShape:
         is_gpt2 = self.model_type == "gpt2"
         is_tied = self.tie_word_embeddings
@@ -197,7 +212,7 @@ class _Gpt(_Config):
             ffn=self.ffn or 4 * self.hidden,
             heads=self.heads,
             kv_heads=self.heads,
-            head_size=max(self.hidden // self.heads, 1),
+            head_size=self.hidden // self.heads,
             vocab=self.vocab_size,
             sequence=self.trained_sequence(self.longest),
             is_tied=self.model_type != "gpt_neox" if is_tied is None else is_tied,
@@ -236,4 +251,11 @@ def read_config(text: str, file: str, name: str) -> ModelShape:
             f"{', '.join(sorted(_FAMILY_OF))}; give the numbers, as in transformer:layers=32,hidden=4096,heads=32,"
             "vocab=32000,seq=4096"
         )
-    return parse_record(_FAMILY_OF[model_type], text, file, _ADVICE).shape(name)
+    config = parse_record(_FAMILY_OF[model_type], text, file, _ADVICE)
+    for part, whole in config.divisors:
+        count, total = getattr(config, part), getattr(config, whole)
+        if total % count:
+            raise ProfileError(
+                f"{file}: {part}: got {count}, expected a divisor of {whole}={total}; correct one of the two"
+            )
+    return config.shape(name)

@@ -8,7 +8,7 @@ them; the share counts causal attention in full. ``op`` is
 
 Other words are read and ignored. Further columns are optional: ``precision`` (default: bfloat16), ``out_dtype`` (fp32
 or another; default: the precision), ``accumulate`` (True adds to the output), and ``layout``, where ``qk192 v128``
-gives the widths of the heads of attention (default: 128). All others, as ``gpu``, are ignored.
+gives the widths of the heads of attention (default: 128), and ``gpu``, the device. All others are ignored.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ class KernelTable(NamedTuple):
     Attributes:
         kernels: Products of matrices and attention.
         ignored: Number of rows of other kernels.
+        devices: Names of the devices of the rows, sorted; none in a table without the column.
     """
 
     kernels: tuple[MeasuredKernel, ...]
     ignored: int
+    devices: tuple[str, ...] = ()
 
 
 def load_kernel_table(path: str | Path) -> KernelTable:
@@ -78,7 +80,8 @@ def load_kernel_table(path: str | Path) -> KernelTable:
     kernels = [_kernel(number, row, faults) for number, row in rows]
     require_no_faults(file, faults, "correct the table, or measure it again")
     known = tuple(kernel for kernel in kernels if kernel is not None)
-    return KernelTable(known, len(kernels) - len(known))
+    devices = sorted({row.get("gpu", "").strip() for _, row in rows} - {""})
+    return KernelTable(known, len(kernels) - len(known), tuple(devices))
 
 
 def kernel_table_text(kernels: Iterable[MeasuredKernel], gpu: str) -> str:
@@ -177,9 +180,10 @@ def _kernel(number: int, row: Mapping[str, str], faults: list[str]) -> MeasuredK
     if precision is None:
         expected = ", ".join(_PRECISIONS)
         faults.append(f"row {number}, column precision: got {shown(row['precision'])}, expected one of {expected}")
-    seconds = _number(number, "seconds", row["seconds"], faults) if row.get("seconds", "").strip() else None
-    share = rate = math.nan
-    if seconds is None:
+    seconds, share, rate = None, math.nan, math.nan
+    if row.get("seconds", "").strip() or "efficiency" not in row:
+        seconds = _number(number, "seconds", row["seconds"], faults)
+    else:
         share = _number(number, "efficiency", row.get("efficiency", ""), faults)
         rate = 1e12 * _number(number, "peak_tflops", row.get("peak_tflops", ""), faults)
     if len(faults) > before or precision is None:

@@ -260,11 +260,12 @@ def _estimate_errors() -> dict[str, EstimateErrors]:
     return read_estimate_errors(read_profile_text(ESTIMATE_ERRORS), str(ESTIMATE_ERRORS))
 
 
-def load_kernel_curve(name: str) -> KernelCurve:
+def load_kernel_curve(name: str, asker: str = "") -> KernelCurve:
     """Return a curve of kernels that was fitted to measured shapes.
 
     Args:
         name: Name of a file in `data/kernels`.
+        asker: The file that names the curve, for messages.
 
     Raises:
         ProfileError: There is no curve of this name.
@@ -272,7 +273,8 @@ def load_kernel_curve(name: str) -> KernelCurve:
     from pipesched.profiles.io.cluster_json import read_kernel_curve
 
     if name not in _names("kernels"):
-        raise ProfileError(f"kernels: got {shown(name)}, expected one of {', '.join(_names('kernels'))}")
+        place = f"{asker}: kernels" if asker else "kernels"
+        raise ProfileError(f"{place}: got {shown(name)}, expected one of {', '.join(_names('kernels'))}")
     path = DATA_FOLDER / "kernels" / f"{name}.json"
     return read_kernel_curve(read_profile_text(path), str(path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,13 @@ def model_shape(name: str | Path) -> ModelShape:
         given = _given(text, rest)
         shape = _changed(text, _plain_shape(text, given), given)
     elif kind == "gpt":
-        shape = _built_in_shape(text, rest)
+        given = _given(text, rest, _Gpt)
+        shape = _built_in_shape(text, given)
     else:
         base, changes = _base_shape(text, kind, rest)
-        shape = _changed(text, base, _given(text, changes))
-    faults = _faults(shape)
+        given = _given(text, changes)
+        shape = _changed(text, base, given)
+    faults = _faults(shape, given)
     if faults:
         raise ProfileError(f"model {shown(text)}: {faults[0]}")
     return shape
@@ -192,9 +195,9 @@ def _read_config(path: str | Path, name: str) -> ModelShape:
     return read_config(read_profile_text(file), str(file), name)
 
 
-def _built_in_shape(text: str, rest: str) -> ModelShape:
+def _built_in_shape(text: str, given: dict[str, Any]) -> ModelShape:
     """Return the shape of the built-in GPT: GPT-2's, with a head of its own and without dropout."""
-    gpt = _Gpt(**_given(text, rest, _Gpt))
+    gpt = _Gpt(**given)
     return ModelShape(
         name=text,
         layers=gpt.layers,
@@ -202,7 +205,7 @@ def _built_in_shape(text: str, rest: str) -> ModelShape:
         ffn=4 * gpt.width,
         heads=gpt.heads,
         kv_heads=gpt.heads,
-        head_size=_head_size(text, gpt.width, gpt.heads, "width"),
+        head_size=_head_size(text, gpt.width, gpt.heads, given, "width"),
         vocab=gpt.vocab,
         sequence=gpt.context,
         has_bias=True,
@@ -228,21 +231,27 @@ def _plain_shape(text: str, given: dict[str, Any]) -> ModelShape:
         ffn=4 * hidden,
         heads=heads,
         kv_heads=heads,
-        head_size=given.get("head_size") or _head_size(text, hidden, heads),
+        head_size=given.get("head_size") or _head_size(text, hidden, heads, given),
         vocab=given["vocab"],
         sequence=given["seq"],
     )
 
 
-def _head_size(text: str, hidden: int, heads: int, key: str = "hidden") -> int:
-    """Return the width of a head; `key` is the name of the width in messages."""
-    if hidden % heads:
-        other = ", or append head_size=..." if key == "hidden" else ""
-        raise ProfileError(
-            f"model {shown(text)}: {key}: got {hidden}, expected a multiple of heads={heads}; "
-            f"try {key}={-(-hidden // heads) * heads}{other}"
-        )
-    return hidden // heads
+def _head_size(text: str, hidden: int, heads: int, given: dict[str, Any], key: str = "hidden") -> int:
+    """Return the width of a head; `key` is the name of the width in messages, which blame a given number."""
+    if hidden % heads == 0:
+        return hidden // heads
+    other = ", or append head_size=..." if key == "hidden" else ""
+    fault = f"{key}: got {hidden}, expected a multiple of heads={heads}; try {key}={-(-hidden // heads) * heads}"
+    if key not in given:
+        fault = f"heads: got {heads}, expected a divisor of {key}={hidden}; try heads={_divisor(hidden, heads)}"
+    raise ProfileError(f"model {shown(text)}: {fault}{other}")
+
+
+def _divisor(whole: int, most: int) -> int:
+    """Return the largest divisor of `whole` up to `most`."""
+    small = [count for count in range(1, math.isqrt(whole) + 1) if whole % count == 0]
+    return max(count for pair in small for count in (pair, whole // pair) if count <= most)
 
 
 def _changed(text: str, shape: ModelShape, given: dict[str, Any]) -> ModelShape:
@@ -250,7 +259,7 @@ def _changed(text: str, shape: ModelShape, given: dict[str, Any]) -> ModelShape:
     changes = {field: given[key] for key, field in _MODEL_FIELDS.items() if key in given}
     hidden, heads = changes.get("hidden", shape.hidden), changes.get("heads", shape.heads)
     if {"hidden", "heads"} & given.keys() and shape.heads * shape.head_size == shape.hidden:
-        changes.setdefault("head_size", given.get("head_size") or _head_size(text, hidden, heads))
+        changes.setdefault("head_size", given.get("head_size") or _head_size(text, hidden, heads, given))
     if shape.kv_heads == shape.heads:
         changes.setdefault("kv_heads", heads)
     latent = _changed_latent(text, shape.latent, given)
@@ -297,11 +306,16 @@ def _require_unused(text: str, used: list[str], owner: str, advice: str) -> None
         raise ProfileError(f"model {shown(text)}: {used[0]}: got it without {owner}, expected both; append {advice}")
 
 
-def _faults(shape: ModelShape) -> list[str]:
-    """Return a fault for each pair of numbers that contradict each other."""
+def _faults(shape: ModelShape, given: dict[str, Any]) -> list[str]:
+    """Return a fault for each pair of numbers that contradict each other; it blames a given number."""
     faults = []
-    if shape.heads % shape.kv_heads:
-        faults.append(f"kv_heads: got {shape.kv_heads}, expected a divisor of heads={shape.heads}; try kv_heads=1")
+    heads, kv_heads = shape.heads, shape.kv_heads
+    if heads % kv_heads and "kv_heads" in given:
+        nearest = _divisor(heads, kv_heads)
+        faults.append(f"kv_heads: got {kv_heads}, expected a divisor of heads={heads}; try kv_heads={nearest}")
+    elif heads % kv_heads:
+        nearest = -(-heads // kv_heads) * kv_heads
+        faults.append(f"heads: got {heads}, expected a multiple of kv_heads={kv_heads}; try heads={nearest}")
     experts = shape.experts
     if experts is not None and experts.topk > experts.count:
         faults.append(f"topk: got {experts.topk}, expected at most experts={experts.count}; lower it")

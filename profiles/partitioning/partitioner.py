@@ -373,7 +373,8 @@ def _does_not_fit(profile: Profile, microbatch_size: int, cluster: Cluster, num_
     best = by_memory(profile, microbatch_size, cluster, num_devices)
     least = max(stage.memory_bytes for stage in best.stages)
     given = min(d.memory_bytes for d in cluster.devices[:num_devices] if d.memory_bytes is not None)
+    smaller = ", or a smaller micro-batch" if microbatch_size > profile.microbatch_sizes[0] else ""
     return (
         f"partition of {profile.model}: got devices with {given} bytes, the smallest of them, expected {least} on each "
-        f"for {num_devices} stages of 1F1B; use more devices, or a smaller micro-batch"
+        f"for {num_devices} stages of 1F1B; use more devices{smaller}"
     )

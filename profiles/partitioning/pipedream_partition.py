@@ -153,7 +153,7 @@ def replicated_partition(
     given = min(device.memory_bytes for device in places if device.memory_bytes is not None)
     raise ProfileError(
         f"partition: got devices with {given} bytes, the smallest of them, expected {least:.0f} on each for "
-        f"{num_devices} devices of 1F1B-RR; use more memory or devices, a smaller micro-batch, or try `by=time`"
+        f"{num_devices} devices of 1F1B-RR; use more memory or devices, or try `by=time`"
     )
 
 

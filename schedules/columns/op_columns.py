@@ -24,7 +24,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesched.schedules.columns.machine_code import Int8s, Int32s, bounds, int32s
-from pipesched.schedules.columns.op_cells import OVERLAPPED, REDUCE, RESHARD, SEND_F, GrowingCells, I, W, op_of_cell
+from pipesched.schedules.columns.op_cells import (
+    LATE_R,
+    OVERLAPPED,
+    REDUCE,
+    RESHARD,
+    SEND_F,
+    GrowingCells,
+    I,
+    R,
+    W,
+    op_of_cell,
+)
 from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Send
 
 _MESSAGES = frozenset(range(SEND_F, REDUCE))
@@ -123,6 +134,11 @@ class OpColumns:
     def splits_backward(self) -> bool:
         """Whether there is an I or W."""
         return any(self.counts[code] for code in (I, W))
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether there is an R."""
+        return any(self.counts[code] for code in (R, LATE_R))
 
     @cached_property
     def num_computed_stages(self) -> int:

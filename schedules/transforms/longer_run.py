@@ -90,7 +90,7 @@ def _built(schedule: Schedule, times: int) -> Schedule:
     num_ranks, num_microbatches = schedule.num_ranks // schedule.width, schedule.num_microbatches // schedule.width
     made = build(schedule.origin, num_ranks, times * num_microbatches, None, **dict(schedule.parameters))
     made = replicate(made, schedule.width)
-    if any(schedule.columns.counts[code] for code in (op_cells.R, op_cells.LATE_R)):
+    if schedule.columns.recomputes:
         parts = (part for row in schedule.ops for op in row for part in computes(op))
         is_late_of = {part.stage: part.is_late for part in parts if part.phase is Phase.RECOMPUTE}
         made = recompute(made, [*is_late_of], "late" if any(is_late_of.values()) else "early")

@@ -58,7 +58,7 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None, when: R
             f"{schedule.num_stages - 1}; try fewer"
         )
     is_late = when == "late"
-    if schedule.is_held and not any(schedule.columns.counts[code] for code in (op_cells.R, op_cells.LATE_R)):
+    if schedule.is_held and not schedule.columns.recomputes:
         lists: tuple[Iterable[Op], ...] = _with_all(schedule.columns, chosen, is_late=is_late).rows()
     else:
         lists = schedule.changed(partial(_recomputed, stages=chosen, is_late=is_late))

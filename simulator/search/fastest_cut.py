@@ -44,6 +44,8 @@ _MOST_PACES = 4
 """Cuts likewise of pipelines that drift apart, whose pace takes about 0.1 s."""
 _MOST_CELLS = 60_000
 """Ops in the lists of a run without a flush, of all cuts whose pace is found by longer runs."""
+_EXCESS_POWER = 4
+"""Power of the bytes over memory in their sum over devices: the fullest counts most, yet each counts."""
 _MOST_COSTS = 1_024
 """Costs of cuts that a function of `costs_of_cuts` keeps."""
 _costs_of: Kept[Callable[[StageRanges], StageCosts]] = Kept(256)
@@ -266,7 +268,7 @@ def _drifting_cost(task: CutTask) -> Callable[[Layers], tuple[float, ...]]:
 
 @final
 class _Measure:
-    """The cost of cuts: the bytes beyond the memory of devices, and the seconds."""
+    """The cost of cuts: the bytes beyond the memory of the devices, added up as powers, and the seconds."""
 
     def __init__(self, task: CutTask, lists: Schedule, costs: StageCosts) -> None:
         require_simulable(lists, costs, task.cluster, task.network, 0.0)
@@ -306,7 +308,8 @@ class _Measure:
             return math.inf, seconds, makespan_s
         timeline = with_memory(program.timeline(times_s), costs, self._lists, buffers=task.buffers)
         peaks = {device: peak.total_bytes for device, peak in peak_memory(timeline.memory).items()}
-        over_bytes = sum(max(0, peaks.get(device, 0) - limit) for device, limit in self._limits.items())
+        excesses = (max(0, peaks.get(device, 0) - limit) for device, limit in self._limits.items())
+        over_bytes = math.fsum(float(excess) ** _EXCESS_POWER for excess in excesses) ** (1 / _EXCESS_POWER)
         if not over_bytes:
             self._least_s = min(self._least_s, seconds)
         return over_bytes, seconds, makespan_s

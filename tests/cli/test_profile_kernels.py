@@ -57,9 +57,11 @@ def table_of(folder, name, rows):
             "few.csv: got 15 products of matrices, expected at least 16, of which half are fitted; measure more",
         ),
         ("--fit none.csv --gpu h100", "none.csv: got No such file or directory, expected a file that can be read"),
-        ("--fit many.csv", "--fit: got no --gpu, expected --gpu alone; try --fit shapes.csv --gpu h100 --out"),
-        ("--fit many.csv --gpu h100 --repeats 3", "--fit: got it with options of layers, expected --gpu alone"),
+        ("--fit many.csv", "--fit: got it without --gpu, expected --gpu and --out; try --fit shapes.csv --gpu h100"),
+        ("--fit many.csv --gpu h100 --repeats 3", "--fit: got options of layers or of an estimate too, expected --gpu"),
         ("--fit many.csv --gpu h10", "gpu: got 'h10', expected one of a10, a100"),
+        ("--fit many.csv --gpu curve.json", "curve.json: kernels: got 'a101', expected one of a100, b200"),
+        ("--fit blank.csv --gpu h100", "blank.csv: row 3, column seconds: got '', expected a number above 0"),
         ("--fit many.csv --gpu slow.json", "many.csv: kernels: got 4.19e+03 of the bfloat16 peak of slow for m=64, "),
         ("gpt --fit many.csv --gpu h100", "profile: got --shapes or --fit with a model, costs or runs, expected them"),
         ("--shapes s.csv --gpu h100", "--shapes: got it with --fit, --gpu or --out, expected it alone; fit the table"),
@@ -73,6 +75,8 @@ def test_what_cannot_be_measured_or_fitted_is_one_line(pipesched, folder, line, 
     for name, rows in {"one.csv": 1, "few.csv": 15, "many.csv": 40}.items():
         table_of(folder, name, rows)
     (folder / "slow.json").write_text(json.dumps(CORE | {"flops_per_s": {"bfloat16": 2e8}}))
+    (folder / "curve.json").write_text(json.dumps(CORE | {"kernels": "a101"}))
+    (folder / "blank.csv").write_text("op,batch,m,n,k,seconds\nmatmul,1,64,64,64,1e-5\nmatmul,1,64,64,64,\n")
     before = sorted(folder.iterdir())
     answer = pipesched(f"profile {line}")
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
@@ -94,3 +98,11 @@ def test_the_library_answers_as_the_command(pipesched, folder):
     assert said["errors"] == [row]
     assert row["median_absolute_error"] < 0.5
     assert fitted.to_frame().shape == (1, 6)
+
+
+@pytest.mark.parametrize(("gpu", "is_foreign"), [("a100", False), ("a100-40gb", False), ("h100", True)])
+def test_a_table_of_another_device_has_a_note(folder, gpu, is_foreign):
+    rows = [f"NVIDIA A100-SXM4-40GB,matmul,1,{64 * (row + 1)},256,256,{1e-5 * (row + 1)}" for row in range(40)]
+    (folder / "of_a100.csv").write_text("\n".join(["gpu,op,batch,m,n,k,seconds", *rows]))
+    note = f"the table was measured on NVIDIA A100-SXM4-40GB: the fitted GPU is no {gpu}"
+    assert (note in library.fit_gpu(folder / "of_a100.csv", gpu).notes) == is_foreign

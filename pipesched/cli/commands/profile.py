@@ -170,8 +170,8 @@ def _of_kernels(
         measured.save(kernels.shapes)
         return measured
     if estimate.gpu is None or estimate != GpuOptions(gpu=estimate.gpu) or layers != LayerOptions():
-        got = "no --gpu" if estimate.gpu is None else "it with options of layers"
-        raise InputError(f"--fit: got {got}, expected --gpu alone; try --fit shapes.csv --gpu h100 --out mine.json")
+        got = "it without --gpu" if estimate.gpu is None else "options of layers or of an estimate too"
+        raise InputError(f"--fit: got {got}, expected --gpu and --out; try --fit shapes.csv --gpu h100 --out mine.json")
     assert kernels.fit is not None, "as just asked"
     fitted = pipesched.fit_gpu(kernels.fit, estimate.gpu)
     if out is not None:

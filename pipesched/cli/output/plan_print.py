@@ -30,7 +30,7 @@ def nothing_fits(ranking: PlanRanking, request: Request) -> str:
     return (
         f"plan: nothing fits into {readable_bytes(min(limits))}: the nearest is {nearest.setting}, which needs "
         f"{needed} and would do {nearest.throughput:.4g} samples/s; "
-        f"try --memory-limit {enough(nearest.held_bytes or 0)}, more devices or a smaller batch"
+        f"try --memory-limit {enough(nearest.held_bytes or 0)}, or more devices"
     )
 
 

@@ -80,7 +80,8 @@ def stage_costs_of(costs: CostSource, schedule: Schedule, cut: CostSettings) -> 
         cut: The micro-batches, the partition of the layers, and the split of the backward.
 
     Raises:
-        ArgumentError: A partition of costs that are not of layers, or costs of another number of stages.
+        ArgumentError: A partition of costs that are not of layers, costs of another number of stages, or R of layers
+            that recompute anyway.
         ProfileError: The partition does not fit, or the costs lack I and W.
     """
     in_order, bounds = _cut(costs, schedule, cut)
@@ -98,6 +99,11 @@ def stage_costs_of(costs: CostSource, schedule: Schedule, cut: CostSettings) -> 
         raise ArgumentError(
             f"{what}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
             f"for schedule {schedule.name}; give one row per stage"
+        )
+    if costs.is_recomputed and schedule.is_held and schedule.columns.recomputes:
+        raise ArgumentError(
+            f"{schedule.name}: got R for layers that recompute inside their backward, expected one of them; estimate "
+            "the layers without full recomputation"
         )
     if cut.input_share is not None:
         return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, cut.input_share)))

@@ -200,7 +200,11 @@ def searched_entries(
 
 
 def read_recomputes(
-    choice: RecomputeChoice, when: RecomputeWhen | None, usual: RecomputeWhen = "early"
+    choice: RecomputeChoice,
+    when: RecomputeWhen | None,
+    usual: RecomputeWhen = "early",
+    *,
+    is_inside: bool = False,
 ) -> tuple[RecomputeWhen | None, ...]:
     """Return when the settings of a search recompute; None stands for settings that do not.
 
@@ -208,16 +212,21 @@ def read_recomputes(
         choice: Whether settings recompute.
         when: When they do; None: `usual`.
         usual: The default.
+        is_inside: Whether layers recompute inside their backward, so that no setting does it again.
 
     Raises:
-        ArgumentError: `when` is given, but nothing recomputes.
+        ArgumentError: `when` is given, but nothing recomputes; or layers recompute anyway.
     """
+    if is_inside and choice == "yes":
+        raise ArgumentError(
+            "recompute: got yes for layers that recompute inside their backward, expected no; try `recompute=no`"
+        )
     if choice == "no" and when is not None:
         raise ArgumentError(
             f"recompute_when: got {when} with `recompute=no`, expected yes or both; try `recompute=both`"
         )
     known = when or usual
-    return {"no": (None,), "yes": (known,), "both": (None, known)}[choice]
+    return {"no": (None,), "yes": (known,), "both": (None,) if is_inside else (None, known)}[choice]
 
 
 def label_of(schedule: ScheduleArgument) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,15 @@ from pipesched.executor import RunSettings
 from pipesched.profiles import DeviceKind, Dtype, ProfileError
 from pipesched.profiles.clusters import Gpu
 from pipesched.profiles.inside_stage import FEWEST_PRODUCTS, MeasuredKernel, fit_kernels, kernel_errors
-from pipesched.profiles.io import gpu_text, kernel_cells, load_gpu, load_kernel_table, save_gpu, save_kernel_table
+from pipesched.profiles.io import (
+    gpu_names,
+    gpu_text,
+    kernel_cells,
+    load_gpu,
+    load_kernel_table,
+    save_gpu,
+    save_kernel_table,
+)
 from pipesched.questions import unheard
 from pipesched.simulator.analysis import readable_s
 from pipesched.workflows import (
@@ -243,11 +251,12 @@ def fit_gpu(table: KernelMeasurement | str | Path, gpu: str | Path | Gpu) -> Gpu
     sheet = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
     notes: tuple[str, ...] = ()
     if isinstance(table, KernelMeasurement):
-        kernels, origin = table.kernels, table.device
+        kernels, origin, devices = table.kernels, table.device, [table.device]
     else:
-        kernels, ignored = load_kernel_table(table)
-        origin = str(table)
+        kernels, ignored, names = load_kernel_table(table)
+        origin, devices = str(table), [*names]
         notes = (f"{ignored} rows of other kernels were not used",) if ignored else ()
+    notes += _foreign(devices, sheet.name)
     by_kind = [[kernel for kernel in kernels if kernel.operator.kind == kind] for kind in _KINDS]
     if len(by_kind[0]) < 2 * FEWEST_PRODUCTS:
         raise ProfileError(
@@ -268,3 +277,12 @@ def fit_gpu(table: KernelMeasurement | str | Path, gpu: str | Path | Gpu) -> Gpu
     words = f"fitted to half of the kernels of {origin}"[:500]
     curve = replace(with_curve.kernels, origin=words)
     return GpuFit(replace(with_curve, kernels=curve, origin=f"{sheet.origin[:1400]}; {words}"), fitted, held_out, notes)
+
+
+def _foreign(devices: Sequence[str], gpu: str) -> tuple[str, ...]:
+    """Return a note if a table has other devices than the GPU of a data sheet; a file names any device."""
+    if gpu not in gpu_names():
+        return ()
+    model = gpu.split("-")[0]  # a100-40gb is an A100
+    others = [device for device in devices if model not in device.lower().replace(" ", "")]
+    return (f"the table was measured on {', '.join(others)}: the fitted GPU is no {gpu}",) if others else ()

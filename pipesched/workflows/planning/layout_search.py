@@ -86,7 +86,7 @@ class LayoutSearch(Result):
             return f"plan: no layout can be predicted; the first: {self.ranking.rejected[0].reason}"
         return (
             f"plan: no layout fits into {readable_bytes(limit)}: the nearest is {nearest.setting}, which needs "
-            f"{readable_bytes(nearest.held_bytes)}; try more GPUs, or a smaller `batch_size`"
+            f"{readable_bytes(nearest.held_bytes)}; try more GPUs"
         )
 
     def export(self, trainer: TrainerName) -> str:
@@ -98,7 +98,7 @@ class LayoutSearch(Result):
         require_exportable_shape(self.request.shape, trainer, self.request.base.precision)
         layouts = self._layouts
         if not layouts:
-            raise ArgumentError("plan: got no layout that fits, expected one; try more GPUs or a smaller `batch_size`")
+            raise ArgumentError("plan: got no layout that fits, expected one; try more GPUs")
         rule = LayoutRule(trainer)
         return export_layout(next((layout for layout in layouts if rule(layout) is None), layouts[0]), trainer)
 

@@ -84,7 +84,12 @@ def plan(question: PlanQuestion) -> PlanSearch:
         schedules=plannable_schedules(question.schedules, question.asynchronous),
         depths=None if question.depths is None else tuple_of(question.depths),
         chunks=(2,) if question.chunks is None else tuple_of(question.chunks),
-        recomputes=read_recomputes(question.recompute, question.recompute_when, "early" if rule is None else "late"),
+        recomputes=read_recomputes(
+            question.recompute,
+            question.recompute_when,
+            "early" if rule is None else "late",
+            is_inside=setup.profile.is_recomputed,
+        ),
         compressions=_COMPRESSIONS[question.compression],
         fewer=question.fewer,
         convert_bytes_per_s=setup.convert_bytes_per_s,

@@ -183,9 +183,14 @@ class Prediction:
         ]
 
     @property
+    def layers(self) -> tuple[int, ...] | None:
+        """The number of layers of each stage, or None if costs are not of layers."""
+        return self.setup.layers_of(self.source)
+
+    @property
     def cut(self) -> str:
         """Stages of a rank, if they may vary, and layers of the stages; empty if neither is known."""
-        return cut_text(self.schedule, self.setup.layers_of(self.source))
+        return cut_text(self.schedule, self.layers)
 
     @property
     def stage_share(self) -> float | None:

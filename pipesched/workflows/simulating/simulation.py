@@ -285,6 +285,7 @@ class Simulation(Result, Prediction):
             "estimate_errors": estimate_data(self.setup.loaded_costs.gpu_family),
             "reductions": [reduction.to_dict() for reduction in self.reductions],
             "stage_share": self.stage_share,
+            "layers": self.layers and list(self.layers),
         }
         if self.distribution is not None:
             data["distribution"] = self.distribution.to_dict()
@@ -336,6 +337,8 @@ class Simulation(Result, Prediction):
         ]
         if self.rates is not None:
             lines.append(rates_sentence(self.rates))
+        if self.layers is not None:
+            lines.append(f"layers of the stages: {','.join(map(str, self.layers))}")
         if several is not None:
             lines.append(
                 f"{several.runs} runs: min {readable_s(several.min_s)}, p50 {readable_s(several.p50_s)}, "

@@ -170,7 +170,9 @@ def _space(question: SweepQuestion, setup: Setup) -> SweepSpace:
             name: require_some("parameters", values, "{'pipelines': [1, 2]}")
             for name, values in (parameters or {}).items()
         },
-        recomputes=read_recomputes(question.recompute, question.recompute_when),
+        recomputes=read_recomputes(
+            question.recompute, question.recompute_when, is_inside=setup.loaded_costs.is_recomputed
+        ),
         microbatch_sizes=_sizes(question.microbatch_sizes, setup),
         link={name: _link_values(name, values) for name, values in (link or {}).items()},
     )

@@ -153,9 +153,10 @@ class Training:
             RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
         """
         if self.forecast is not None and self.forecast.over is not None:
+            smaller = "a smaller batch, " if self.microbatch_size > 1 else ""
             raise ArgumentError(
-                f"batch_size: over memory: {readable_reason(str(self.forecast.over))}; try a smaller batch, more "
-                "stages, or recomputation"
+                f"batch_size: over memory: {readable_reason(str(self.forecast.over))}; try {smaller}more stages, or "
+                "recomputation"
             )
         num_steps, pipelines = self.question.num_steps, self.run.pipelines
         trained = self._trained(on_step, on_restart)

@@ -129,7 +129,7 @@ def tune(question: TuneQuestion) -> TuneResult:
         advances=tuple_of(question.advances),
         schedules=schedules,
         chunks=tuple_of(question.chunks),
-        recomputes=read_recomputes(question.recompute, question.recompute_when),
+        recomputes=read_recomputes(question.recompute, question.recompute_when, is_inside=profile.is_recomputed),
     )
     measurement = _measurement(question, problem)
     result = _searched(question, problem, space, measurement)

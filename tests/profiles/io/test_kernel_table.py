@@ -40,8 +40,8 @@ def test_a_table_is_read_as_it_is_written(tmp_path):
 
 def test_a_published_table_has_shares_of_the_peak(tmp_path):
     (tmp_path / "published.csv").write_text(PUBLISHED)
-    (product, forward, backward), ignored = load_kernel_table(tmp_path / "published.csv")
-    assert ignored == 2
+    (product, forward, backward), ignored, devices = load_kernel_table(tmp_path / "published.csv")
+    assert (ignored, devices) == (2, ("X",))
     assert product.precision == "bfloat16"
     assert product.seconds == pytest.approx(2 * 4096 * 1024 * 2048 / 50e12)
     assert product.operator.num_bytes == 2 * 2048 * (4096 + 1024) + 2 * 4 * 4096 * 1024

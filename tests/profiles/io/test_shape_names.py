@@ -158,7 +158,8 @@ def test_a_configuration_of_each_family_is_read(tmp_path, model_type):
         ({"hidden_size": "64"}, "hidden_size: got '64', expected an integer"),
         ({"vocab_size": None}, "vocab_size: got None, expected an integer"),
         ({"attention_bias": True}, "attention_bias: got True, expected"),
-        ({"num_key_value_heads": 3}, "kv_heads: got 3, expected a divisor of heads=4"),
+        ({"num_key_value_heads": 3}, "config.json: num_key_value_heads: got 3, expected a divisor of num_attention"),
+        ({"num_attention_heads": 6}, "config.json: num_attention_heads: got 6, expected a divisor of hidden_size=64"),
     ],
 )
 def test_a_faulty_configuration_is_refused_in_one_line(tmp_path, change, expected):
@@ -182,8 +183,10 @@ def test_a_faulty_configuration_is_refused_in_one_line(tmp_path, change, expecte
         ("llama3-8b:layers=20000", "layers: got 20000, expected 1 to 10000; lower it"),
         ("llama3-8b:layers=x", "layers: got 'x', expected a number (int)"),
         ("llama3-8b:gated=perhaps", "gated: got 'perhaps', expected true or false"),
-        ("llama3-8b:kv_heads=5", "kv_heads: got 5, expected a divisor of heads=32"),
-        ("llama3-8b:heads=30", "hidden: got 4096, expected a multiple of heads=30; try hidden=4110"),
+        ("llama3-8b:kv_heads=5", ": kv_heads: got 5, expected a divisor of heads=32; try kv_heads=4"),
+        ("llama3-8b:heads=30", ": heads: got 30, expected a divisor of hidden=4096; try heads=16, or append head_size"),
+        ("llama3-8b:heads=30,head_size=128", ": heads: got 30, expected a multiple of kv_heads=8; try heads=32"),
+        ("llama3-8b:hidden=4002", ": hidden: got 4002, expected a multiple of heads=32; try hidden=4032, or append"),
         ("mixtral-8x7b:topk=9", "topk: got 9, expected at most experts=8"),
         ("mixtral-8x7b:dense_first=32", "experts: got 8 for no block"),
         ("llama3-8b:topk=2", "topk: got it without experts"),

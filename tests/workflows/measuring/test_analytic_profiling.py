@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 import pipesched
 from pipesched.profiles.io import load_gpu, model_shape
+from pipesched.schedules.transforms import recompute
 from pipesched.workflows import ArgumentError
 
 estimate: Any = partial(pipesched.analytic_profile, "gpt:layers=4,width=512,heads=8,context=256,vocab=512")
@@ -113,3 +114,15 @@ def test_a_model_that_cannot_be_estimated_is_named(model, settings, message):
         pipesched.analytic_profile(model, "a100", **settings)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_recomputation_counts_once():
+    """Layers that recompute inside their backward have no R, in lists or in the settings of a search."""
+    full = pipesched.analytic_profile("gpt2", "h100", [1], recompute="full").profile
+    lists = recompute(pipesched.build("1f1b", 2, 4))
+    with pytest.raises(pipesched.ArgumentError, match="got R for layers that recompute inside their backward"):
+        pipesched.simulate(lists, full)
+    with pytest.raises(pipesched.ArgumentError, match="recompute: got yes for layers that recompute inside"):
+        pipesched.sweep(["1f1b"], full, num_ranks=[2], num_microbatches=[4], recompute="yes")
+    both = pipesched.sweep(["1f1b"], full, num_ranks=[2], num_microbatches=[4], recompute="both")
+    assert len(both.outcomes) == 1

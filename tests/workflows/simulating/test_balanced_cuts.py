@@ -190,6 +190,15 @@ def test_a_cut_that_fits_is_taken_where_the_fastest_does_not(name):
     assert held_bytes(least) == least
 
 
+@pytest.mark.parametrize(("name", "least_bytes"), [("1f1b", 168), ("interleaved", 212), ("zbv", 208)])
+def test_where_no_cut_fits_no_device_needs_far_more_than_the_others(name, least_bytes):
+    costs = LayerCosts((StageCost(1.0, 2.0, 1.0, 1.0, saved_bytes=10, weight_bytes=2),) * 26)
+    schedule, cluster = pipesched.build(name, 4, 8), Cluster((Device(memory_bytes=100),) * 4)
+    result = pipesched.simulate(schedule, pipesched.Setup(costs, cluster))
+    peaks = [peak.total_bytes for peak in peak_memory(result.timeline.memory).values()]
+    assert least_bytes <= max(peaks) <= 1.07 * least_bytes  # the least of all cuts that were tried with any limit
+
+
 @pytest.mark.parametrize("name", ["pipedream", "spectrain", "wpipe", "xpipe"])
 def test_a_run_without_a_flush_is_cut_alike_by_its_name_and_as_lists(name):
     for seed in range(3):
