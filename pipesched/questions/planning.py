@@ -52,6 +52,15 @@ class LayoutSettings:
             most=3,
         ),
     ] = None
+    memory_margin: Annotated[
+        float,
+        Description(
+            "Share of the memory of a GPU that a layout leaves free, for the allocator's reserve and the error of the "
+            "estimate.",
+            least=0.0,
+            most=0.9,
+        ),
+    ] = 0.1
     precision: Annotated[
         MatmulPrecision, Description("Number type of matrix products; weights and messages stay bfloat16 under float8.")
     ] = "bfloat16"

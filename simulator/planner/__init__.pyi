@@ -8,6 +8,7 @@ from .layouts import LAYOUT_SIZES as LAYOUT_SIZES
 from .layouts import LayoutRequest as LayoutRequest
 from .layouts import TransformerLayout as TransformerLayout
 from .layouts import layouts as layouts
+from .layouts import undivided as undivided
 from .plan_search import PROOF as PROOF
 from .plan_search import PlanRanking as PlanRanking
 from .plan_search import SearchProgress as SearchProgress

@@ -67,7 +67,7 @@ class LayoutRequest:
         gpu: The GPU.
         fabric: The links of a GPU.
         num_gpus: Number of GPUs.
-        memory_bytes: Memory of a GPU, or None without limit.
+        memory_bytes: Memory of a GPU that a layout may fill, or None without limit.
         batch_size: Samples of an optimizer step.
         base: The settings of the computation that all layouts share; sequence parallelism is used where it can be,
             if it is set.
@@ -139,6 +139,14 @@ def layouts(request: LayoutRequest) -> Iterator[TransformerLayout]:
                 )
 
 
+def undivided(request: LayoutRequest) -> Iterator[tuple[int, LayerSharding]]:
+    """Yield the depths and splits that are left out because the batch or the model does not divide."""
+    for depth in _chosen(divisors(request.num_gpus), request.depths):
+        for split in _groups(request, request.num_gpus // depth):
+            if not _is_divided(request, split):
+                yield depth, split
+
+
 def _is_wasteful(request: LayoutRequest, split: LayerSharding, size: int) -> bool:
     """Whether half the context group and twice the copies, with half the samples each, exchange less."""
     return (
@@ -171,9 +179,18 @@ def _forms(request: LayoutRequest, depth: int) -> Iterator[Form]:
 
 
 def _splits(request: LayoutRequest, num_gpus: int) -> Iterator[LayerSharding]:
-    """Yield the splits of every layer over the GPUs of a stage whose copies share the batch evenly."""
-    of_experts = (1,) if request.shape.experts is None else divisors(request.shape.experts.count)
+    """Yield the splits of every layer over the GPUs of a stage that divide the model and the batch."""
     recomputes = [how for how in request.recomputes if how != "selective" or request.base.attention == "unfused"]
+    for split in _groups(request, num_gpus):
+        if _is_divided(request, split):
+            zeros = request.zeros if split.data * split.context > 1 else request.zeros[:1]
+            for zero, recompute in product(zeros, recomputes):
+                yield replace(split, zero=zero, recompute=recompute)
+
+
+def _groups(request: LayoutRequest, num_gpus: int) -> Iterator[LayerSharding]:
+    """Yield every tensor, context, expert and data group of the GPUs of a stage."""
+    of_experts = (1,) if request.shape.experts is None else divisors(request.shape.experts.count)
     tensors, contexts = request.tensors, request.contexts
     if tensors is None:
         tensors = divisors(request.fabric.node_gpus)
@@ -182,8 +199,8 @@ def _splits(request: LayoutRequest, num_gpus: int) -> Iterator[LayerSharding]:
     for tensor in _chosen(divisors(num_gpus), tensors):
         for context in _chosen(divisors(num_gpus // tensor), contexts):
             data = num_gpus // tensor // context
-            for expert in _chosen(of_experts, request.experts) if request.batch_size % data == 0 else ():
-                split = replace(
+            for expert in _chosen(of_experts, request.experts):
+                yield replace(
                     request.base,
                     tensor=tensor,
                     context=context,
@@ -191,16 +208,14 @@ def _splits(request: LayoutRequest, num_gpus: int) -> Iterator[LayerSharding]:
                     data=data,
                     has_sequence=request.base.has_sequence and tensor > 1,
                 )
-                if _is_possible(split, request.shape):
-                    zeros = request.zeros if data * context > 1 else request.zeros[:1]
-                    for zero, recompute in product(zeros, recomputes):
-                        yield replace(split, zero=zero, recompute=recompute)
 
 
-def _is_possible(split: LayerSharding, shape: ModelShape) -> bool:
-    """Whether a split divides the model."""
+def _is_divided(request: LayoutRequest, split: LayerSharding) -> bool:
+    """Whether a split divides the batch and the model."""
+    if request.batch_size % split.data:
+        return False
     try:
-        require_divided(shape, split)
+        require_divided(request.shape, split)
     except ProfileError:
         return False
     return True

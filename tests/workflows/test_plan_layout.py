@@ -63,6 +63,55 @@ def test_each_trainer_gets_only_what_it_runs():
     assert search(trainer="torchtitan", top=1).export("torchtitan")
 
 
+def test_each_choice_alone_agrees_with_a_search_of_that_choice():
+    result = search(time_limit_s=None, zero=[1, 3], chunks=2)
+    assert result.ranking.is_complete
+    by_choice = {(choice.choice, choice.value): choice for choice in result.choices}
+    for column in ("pp", "tp", "mbs", "recompute"):
+        counts = [choice.layouts for (name, _), choice in by_choice.items() if name == column]
+        assert sum(counts) == len(result.ranking.considered)
+    assert len(by_choice) == len(result.to_dict()["choices"])
+    for size in (1, 2, 4, 8):
+        alone, choice = search(time_limit_s=None, zero=[1, 3], chunks=2, tensor=size, top=1), by_choice["tp", size]
+        assert choice.layouts == len(alone.ranking.considered)
+        assert choice.over_memory >= sum(bound == float("inf") for bound, _ in alone.ranking.considered)
+        if choice.is_bound:
+            assert choice.seconds <= alone.best.seconds
+        else:
+            assert choice.seconds == alone.best.seconds
+    assert not by_choice["tp", 1].is_bound or not by_choice["tp", 2].is_bound
+
+
+def test_a_choice_that_does_not_divide_or_fit_has_its_reason():
+    rows = {row["choice"]: row for row in search(tensor=[2, 8, 16], depths=2, recompute="no").choices_table().rows}
+    few = pipesched.plan_layout(
+        SMALL.replace("hidden=2048,heads=16,kv_heads=8", "hidden=1536,heads=12,kv_heads=12"), DGX, batch_size=8, top=1
+    )
+    undivided = {row["choice"]: row for row in few.choices_table().rows}
+    assert undivided["tp 8"] == {"choice": "tp 8", "layouts": "0", "over memory": "0", "fastest": "does not divide"}
+    assert rows["tp 2"]["layouts"] != "0"
+    large = pipesched.plan_layout("llama3-70b", DGX, batch_size=8)
+    assert large.best is None
+    assert {row["fastest"].split()[0] for row in large.choices_table().rows} == {"needs"}
+
+
+def test_layouts_leave_a_margin_of_memory():
+    tight = "transformer:layers=24,hidden=8192,heads=64,kv_heads=8,ffn=28672,gated=yes,vocab=32000,seq=4096"
+    memory = DGX.devices[0].memory_bytes
+    usual, full = (
+        pipesched.plan_layout(tight, DGX, batch_size=16, num_workers=1, **margin)
+        for margin in ({}, {"memory_margin": 0.0})
+    )
+    assert usual.request.memory_bytes == int(0.9 * memory)
+    assert full.request.memory_bytes == usual.gpu_bytes == memory
+    assert max(outcome.held_bytes for outcome in usual.ranking.ranked) <= 0.9 * memory
+    assert 0.9 * memory < max(outcome.held_bytes for outcome in full.ranking.ranked) <= memory
+    assert full.best.seconds <= usual.best.seconds
+    data = usual.to_dict()
+    assert (data["memory_bytes"], data["memory_limit_bytes"]) == (memory, int(0.9 * memory))
+    assert "layouts fill at most 71.26 GiB, 90% of 79.18 GiB" in usual.table().caption
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

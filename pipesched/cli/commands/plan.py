@@ -16,17 +16,18 @@ from pipesched.cli.options.option_groups import Json, file_option, grouped, out_
 from pipesched.cli.options.plan_options import LayoutOptions, ModelOptions, PlanConditions
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
-from pipesched.cli.output.output_files import PAGE, check_outputs, emit
-from pipesched.cli.terminal import complain, print_json, print_result, print_results, progress_bar
+from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
+from pipesched.cli.terminal import complain, json_answer, print_json, print_result, print_results, progress_bar
 from pipesched.profiles.io import load_gpu, names_shape
-from pipesched.questions import LayoutSettings, PlanLimits, PlanSettings
+from pipesched.questions import LayoutSettings, PlanLimits, PlanSettings, TrainerName
 from pipesched.schedules.common import Counts, declared, option_name, values_of
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator.analysis import TABLE_FORMATS
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
-    from pipesched.workflows.planning import PlanSearch
+    from pipesched.workflows.planning import LayoutSearch, PlanSearch
 
 
 @grouped
@@ -45,14 +46,22 @@ def plan(
     model: ModelOptions = ModelOptions(),  # noqa: B008
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Print the causes of idle time under the best plan, and its critical path."),
+        typer.Option(
+            "--explain",
+            help="Print the causes of idle time under the best plan, and its critical path; of a transformer each "
+            "choice of a layout alone.",
+        ),
     ] = False,
     plot: Annotated[
         Path | None, file_option("Draw the best plan, on its devices and over time", FIGURE_SUFFIXES)
     ] = None,
     json: Json = False,
     out: Annotated[
-        list[Path] | None, out_option("Write the best plan, .json, or a page of all plans, .html", is_repeatable=True)
+        list[Path] | None,
+        out_option(
+            "Write the best plan, .json, or a page of all plans, .html; of a transformer a table of layouts",
+            is_repeatable=True,
+        ),
     ] = None,
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
@@ -68,11 +77,12 @@ def plan(
         other = "--json" if json else "--explain"
         raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
     if names_shape(profile) or layout.gpu is not None:
-        others = {"--explain": explain, "--plot": plot, "--out": out}
         strange = [*_given(asked, {*declared(PlanLimits), "num_devices"}), *_given(conditions)]
-        strange += [*_given(model, {"microbatch_sizes"}), *filter(others.get, others)]
+        strange += [*_given(model, {"microbatch_sizes"}), *(["--plot"] if plot is not None else [])]
         _require_none(strange, f"{profile}, which is estimated")
-        _plan_layout(profile, machines, asked, layout, model.microbatch_sizes, is_json=json)
+        check_outputs(*((path, TABLE) for path in out or ()))
+        layouts = _planned_layouts(profile, machines, asked, layout, model.microbatch_sizes)
+        _print_layouts(layouts, asked.trainer, out or (), explain=explain, is_json=json)
         return
     _require_none(_given(layout), f"{profile}, which is not estimated, as llama3-70b is")
     check_outputs(*((path, (*PLAN, PAGE)) for path in out or ()), (plot, FIGURE_SUFFIXES))
@@ -104,35 +114,43 @@ def plan(
         save_figure(result.plot, plot)
 
 
-def _plan_layout(
-    model: str,
-    machines: MachineOptions,
-    asked: PlanSettings,
-    layout: LayoutOptions,
-    sizes: Counts | None,
-    *,
-    is_json: bool,
-) -> None:
-    """Plan a transformer that is estimated, and print the layouts, or the best one for a trainer."""
-    if asked.trainer is not None and is_json:
-        raise InputError("--export: got --json too, expected none, as nothing else is printed then; leave one out")
+def _planned_layouts(
+    model: str, machines: MachineOptions, asked: PlanSettings, layout: LayoutOptions, sizes: Counts | None
+) -> LayoutSearch:
+    """Search the layouts of a transformer that is estimated."""
     cluster = _gpus(machines, asked.num_devices, layout.gpu)
     with progress_bar(f"planning for {len(cluster.devices)} GPUs") as tick:
-        result = pipesched.plan_layout(
+        return pipesched.plan_layout(
             model, cluster, **values_of(asked, PlanLimits), **values_of(layout, LayoutSettings), gpu=layout.gpu,
             sizes=sizes, progress=tick,
         )  # fmt: skip
+
+
+def _print_layouts(
+    result: LayoutSearch, trainer: TrainerName | None, out: Sequence[Path], *, explain: bool, is_json: bool
+) -> None:
+    """Print the layouts, each choice alone if explained, or the best layout for a trainer; write tables of layouts."""
     if result.best is None and not result.ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say
+    for path in out:
+        is_answer = suffix_of(path) in PLAN
+        emit(
+            json_answer("plan", result.to_dict(), result.notes)
+            if is_answer
+            else TABLE_FORMATS[path.suffix](result.to_rows()),
+            path,
+        )
     if is_json:
         print_json("plan", result.to_dict(), result.notes)
+    elif result.best is not None and trainer is not None:
+        emit(result.export(trainer), None)
+    elif result.best is not None:
+        print_result(result.table(), result.notes)
+    if explain and not is_json:
+        print_result(result.choices_table())
     if result.best is None:
         complain(in_flags(result.nothing_fits))
         raise typer.Exit(NEGATIVE)
-    if asked.trainer is not None:
-        emit(result.export(asked.trainer), None)
-    elif not is_json:
-        print_result(result.table(), result.notes)
 
 
 def _gpus(machines: MachineOptions, num_devices: int | None, gpu: str | None) -> Cluster:

@@ -11,8 +11,8 @@ Names and rules are from torchtitan 0.2.2, the last release that reads a file (`
 * The mesh has pipelines outside and GPUs that share a layer inside: the copies of a stage are side by side.
 * GPUs that share a layer share the sequence too. GPUs of an expert's matrices are one, or the tensor group.
 * Copies are shards of FSDP, context groups too. Weights are replicated only where copies are the only parallelism.
-* In a pipeline, FSDP sums gradients after the last micro-batch and keeps the gathered weights: that is ZeRO-1. On one
-  rank it sums each micro-batch's gradients: ZeRO-2, or ZeRO-3 if the weights are given up after each forward.
+* In a pipeline, FSDP sums gradients after the last micro-batch: that is ZeRO-1, or ZeRO-3 if it frees the gathered
+  weights after each forward. On one rank it sums each micro-batch's gradients: ZeRO-2, or ZeRO-3.
 * If recomputation is full, each transformer layer keeps its input. Selective recomputation goes by operation: the
   output of attention is kept, every second matrix product is computed again.
 * Mixed precision comes with FSDP, or without any split of the model. Else ``training.dtype`` sets the data type of
@@ -154,7 +154,7 @@ def _require_zero(setting: PipelineSetting) -> None:
     if sharding.data * sharding.context == 1:
         return
     if setting.num_ranks > 1:
-        expected, reason = [1], "gathers weights and sums gradients once per step in a pipeline"
+        expected, reason = [1, 3], "sums gradients once per step in a pipeline"
     elif sharding.tensor * sharding.context == 1:
         expected, reason = [0, 2, 3], "shards gradients with the optimizer states"
     else:

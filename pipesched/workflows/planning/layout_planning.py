@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,13 +19,11 @@ from pipesched.simulator.planner import (
     LAYOUT_SCHEDULES,
     LAYOUT_SIZES,
     LayoutRequest,
-    search_plans,
 )
 from pipesched.workflows import ArgumentError, asks, require_callable, require_kind
-from pipesched.workflows.arguments import workers_for
 from pipesched.workflows.exporting import LayoutRule
 from pipesched.workflows.planning.layout_search import LayoutSearch, require_exportable_shape
-from pipesched.workflows.planning.planning import plannable_schedules
+from pipesched.workflows.planning.planning import plannable_schedules, ranking_of
 
 _SCHEDULES: dict[TrainerName | None, tuple[str, ...]] = {
     None: LAYOUT_SCHEDULES,
@@ -39,7 +38,7 @@ _ZEROS: dict[TrainerName | None, tuple[int, ...]] = {
     "torchtitan": (0, 1, 2, 3),
     "deepspeed": (1,),
 }
-"""The stages of ZeRO that a trainer has; torchtitan has stage 1 in pipelines alone, and 2 and 3 without them."""
+"""The stages of ZeRO that a trainer has; torchtitan has stage 1 in pipelines alone, and 2 without them."""
 _MEGATRON = LayerSharding(has_sequence=True, hides_gradients=True, hides_weights=True)
 _SOFTWARE: dict[TrainerName | None, LayerSharding] = {
     None: _MEGATRON,
@@ -96,6 +95,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     gpu = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
     device, trainer = cluster.devices[0], question.trainer
     node = first_devices(cluster, [device.node for device in cluster.devices].count(device.node))
+    memory_bytes = gpu.memory_bytes if device.memory_bytes is None else device.memory_bytes
     base = replace(_SOFTWARE[trainer], precision=question.precision, attention=question.attention)
     schedules = _SCHEDULES[trainer]
     if question.schedules is not None:
@@ -106,7 +106,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
         gpu=gpu,
         fabric=fabric_of(node),
         num_gpus=len(cluster.devices),
-        memory_bytes=gpu.memory_bytes if device.memory_bytes is None else device.memory_bytes,
+        memory_bytes=math.floor(memory_bytes * (1 - question.memory_margin)),
         batch_size=question.batch_size,
         base=base,
         schedules=schedules,
@@ -121,14 +121,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
         refusal=rule,
         is_uniform=rule is not None and rule.is_uniform,
     )
-    ranking = search_plans(
-        request,
-        top=question.top,
-        time_limit_s=question.time_limit_s,
-        workers=workers_for(request.schedules, question.num_workers),
-        tick=lambda so_far: question.progress(so_far.settled),
-    )
-    return LayoutSearch(request, ranking)
+    return LayoutSearch(request, ranking_of(request, question, question.progress), memory_bytes)
 
 
 def gpu_of(cluster: Cluster) -> Gpu:

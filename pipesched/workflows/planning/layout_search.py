@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from pipesched.profiles.costs import MatmulPrecision, TrainingRates
 from pipesched.profiles.inside_stage import ModelShape
 from pipesched.questions import TrainerName
-from pipesched.simulator.analysis import readable_bytes
+from pipesched.simulator.analysis import CellValue, readable_bytes
 from pipesched.simulator.planner import LayoutRequest, PlanRanking, TransformerLayout
 from pipesched.simulator.search import Outcome, least
 from pipesched.workflows import ArgumentError, Result, Table, estimate_data, estimate_note
 from pipesched.workflows.exporting import LayoutRule, export_layout
+from pipesched.workflows.planning.layout_choices import SPLITS, LayoutChoice, choices_of, choices_table, layout_choices
 from pipesched.workflows.planning.partitioning import number_ranges
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _LEGEND = {
     "s": "seconds of a step",
     "tok/s": "tokens per second of a GPU",
+    "MFU": "FLOPs of the model per peak, attention's full square counted",
     "GiB": "peak memory of a GPU",
     "pp": "ranks of a pipeline",
     "v": "stages of a rank",
@@ -30,12 +33,9 @@ _LEGEND = {
     "dp": "data",
     "z": "ZeRO",
     "mbs": "samples of a micro-batch",
+    "free": "memory of a GPU that stays free",
 }
 """The meaning of the columns."""
-_SPLITS = ("pp", "v", "tp", "cp", "ep", "dp", "z", "mbs", "recompute", "schedule")
-"""The columns of a layout; a column of equal cells is a line below the table."""
-_RESERVED = 1.1
-"""Bytes that PyTorch's allocator reserves over the bytes in use, as published runs show them."""
 _KEYS = (
     "pipeline", "chunks", "tensor", "context", "expert", "data", "zero", "microbatch_size", "recompute", "schedule",
 )  # fmt: skip
@@ -47,12 +47,14 @@ class LayoutSearch(Result):
     """The result of a search over the layouts of a transformer; all numbers are estimates.
 
     Attributes:
-        request: The request.
+        request: The request; its `memory_bytes` are the share of a GPU's memory that layouts may fill.
         ranking: The layouts that fit, the fastest first, and the layouts that do not.
+        gpu_bytes: Memory of a GPU [bytes].
     """
 
     request: LayoutRequest
     ranking: PlanRanking
+    gpu_bytes: int
 
     @property
     def best(self) -> Outcome | None:
@@ -68,25 +70,25 @@ class LayoutSearch(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line on the errors of estimates, and one if a ranked layout leaves little memory to the allocator."""
-        limit, errors = self.request.memory_bytes, estimate_note(self.request.gpu.family)
-        most = max((outcome.held_bytes or 0 for outcome in self.ranking.ranked), default=0)
-        if limit is None or most * _RESERVED <= limit:
-            return (errors,)
-        return (
-            errors,
-            "PyTorch's allocator may reserve 10 % more memory than is in use: a lower memory limit leaves room",
-        )
+        """A line on the errors of estimates."""
+        return (estimate_note(self.request.gpu.family),)
+
+    @property
+    def choices(self) -> list[LayoutChoice]:
+        """Each choice alone, with the number of its layouts and the fastest of them: the reason against a choice."""
+        return layout_choices(self.request, self.ranking)
 
     @property
     def nothing_fits(self) -> str:
         """A line on the layout that needs the least memory, for a search that found none that fits."""
-        nearest, limit = least(self.ranking.rejected), self.request.memory_bytes
+        nearest = least(self.ranking.rejected)
         if nearest is None:
             return f"plan: no layout can be predicted; the first: {self.ranking.rejected[0].reason}"
+        is_near = (nearest.held_bytes or 0) <= self.gpu_bytes
+        advice = "`memory_margin=0`, or more GPUs" if is_near else "more GPUs"
         return (
-            f"plan: no layout fits into {readable_bytes(limit)}: the nearest is {nearest.setting}, which needs "
-            f"{readable_bytes(nearest.held_bytes)}; try more GPUs"
+            f"plan: no layout fits into {self._limit_text}: the nearest is {nearest.setting}, which needs "
+            f"{readable_bytes(nearest.held_bytes)}; try {advice}"
         )
 
     def export(self, trainer: TrainerName) -> str:
@@ -117,6 +119,16 @@ class LayoutSearch(Result):
 
         return pd.DataFrame(self._data())
 
+    def to_rows(self) -> list[dict[str, CellValue]]:
+        """Return a row of numbers and words per layout that fits; a list of numbers is one word, ``3,3,2``."""
+        return [
+            {
+                name: ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+                for name, value in layout.items()
+            }
+            for layout in self._data()
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched plan --json`` prints it."""
         ranking, request = self.ranking, self.request
@@ -126,12 +138,15 @@ class LayoutSearch(Result):
             "num_gpus": request.num_gpus,
             "batch_size": request.batch_size,
             "estimated": True,
+            "memory_bytes": self.gpu_bytes,
+            "memory_limit_bytes": request.memory_bytes,
             "candidates": len(ranking.considered),
             "predicted": ranking.num_predicted,
             "complete": ranking.is_complete,
             "headroom": ranking.headroom if ranking.ranked else None,
             "estimate_errors": estimate_data(request.gpu.family),
             "layouts": self._data(),
+            "choices": [asdict(choice) for choice in self.choices],
             "trainers": self.trainers,
         }
 
@@ -143,15 +158,24 @@ class LayoutSearch(Result):
             "(estimated)"
         )
         rows = [{"": str(number), **self._row(outcome)} for number, outcome in enumerate(self.ranking.ranked, 1)]
-        equal = {name: rows[0][name] for name in _SPLITS if rows and len({row[name] for row in rows}) == 1}
-        if len(rows) == 1:
-            equal = {name: value for name, value in equal.items() if value in ("-", "1")}
+        equal = {name: rows[0][name] for name in SPLITS if rows and len({row[name] for row in rows}) == 1}
         shown = tuple({name: value for name, value in row.items() if name not in equal} for row in rows)
         common = ", ".join(f"{name} {value}" for name, value in equal.items())
         caption = [*([f"all: {common}"] if common else []), self._effort]
+        caption += [f"layouts fill at most {self._limit_text} (--memory-margin)"]
         trainers = [f"{name} {number_ranges(numbers) or 'none'}" for name, numbers in self.trainers.items()]
         caption += [f"layouts that each trainer can run (--export): {'; '.join(trainers)}"] if rows else []
         return Table(title, shown, "\n".join(caption), _LEGEND)
+
+    def choices_table(self) -> Table:
+        """Return a row per choice alone."""
+        return choices_table(self.request, self.ranking)
+
+    @property
+    def _limit_text(self) -> str:
+        limit = self.request.memory_bytes or 0
+        share = f", {limit / self.gpu_bytes:.0%} of {readable_bytes(self.gpu_bytes)}" if limit < self.gpu_bytes else ""
+        return f"{readable_bytes(limit)}{share}"
 
     @property
     def _layouts(self) -> list[TransformerLayout]:
@@ -170,7 +194,7 @@ class LayoutSearch(Result):
     def _data(self) -> list[dict[str, Any]]:
         return [
             {
-                **dict(zip(_KEYS, _split(layout), strict=True)),
+                **dict(zip(_KEYS, choices_of(layout).values(), strict=True)),
                 "num_microbatches": layout.num_microbatches,
                 "partition": layout.partition,
                 "seconds": outcome.seconds,
@@ -193,7 +217,8 @@ class LayoutSearch(Result):
             "tok/s": f"{rates.tokens_per_s:.0f}",
             "MFU": f"{rates.utilization:.1%}",
             "GiB": f"{(outcome.held_bytes or 0) / 2**30:.1f}",
-            **dict(zip(_SPLITS, ("-" if value is None else str(value) for value in _split(layout)), strict=True)),
+            **{name: "-" if value is None else str(value) for name, value in choices_of(layout).items()},
+            "free": f"{1 - (outcome.held_bytes or 0) / self.gpu_bytes:.0%}",  # last, as narrow terminals leave it out
         }
 
     def __repr__(self) -> str:
@@ -217,12 +242,3 @@ def require_exportable_shape(shape: ModelShape, trainer: TrainerName, precision:
             f"trainer: got {shape.name} with {shape.predicted_tokens} blocks of multi-token prediction, expected none, "
             "as no flags are written for them; try the model with mtp=0"
         )
-
-
-def _split(layout: TransformerLayout) -> tuple[int | str | None, ...]:
-    """Return the choices of a layout, in the order of its columns."""
-    split = layout.sharding
-    return (
-        layout.num_ranks, layout.num_chunks, split.tensor, split.context, split.expert, split.data, split.zero,
-        layout.size, split.recompute, layout.schedule,
-    )  # fmt: skip

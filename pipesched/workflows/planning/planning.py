@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io import machine_name_of
-from pipesched.questions import PlanSettings
+from pipesched.questions import PlanLimits, PlanSettings
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.common import tuple_of
-from pipesched.simulator.planner import ASYNCHRONOUS, SCHEDULES, Request, search_plans
+from pipesched.simulator.planner import ASYNCHRONOUS, SCHEDULES, LayoutRequest, PlanRanking, Request, search_plans
 from pipesched.workflows import (
     ArgumentError,
     asks,
@@ -97,13 +97,7 @@ def plan(question: PlanQuestion) -> PlanSearch:
         refusal=rule,
         is_uniform=rule is not None and rule.is_uniform,
     )
-    ranking = search_plans(
-        request,
-        top=question.top,
-        time_limit_s=question.time_limit_s,
-        workers=workers_for(request.schedules, question.num_workers),
-        tick=lambda so_far: question.progress(so_far.settled),
-    )
+    ranking = ranking_of(request, question, question.progress)
     cluster, profile = request.cluster, request.profile
     notes = (
         *gpus_in_all(profile, len(cluster.devices)),
@@ -115,6 +109,17 @@ def plan(question: PlanQuestion) -> PlanSearch:
     )
     untried = _untried(request.schedules, question.asynchronous) if question.schedules is None else ()
     return PlanSearch(request, ranking, notes, untried)
+
+
+def ranking_of(request: Request | LayoutRequest, limits: PlanLimits, progress: Callable[[float], None]) -> PlanRanking:
+    """Return the ranking of a search with the limits of a question; `progress` receives the share of settled plans."""
+    return search_plans(
+        request,
+        top=limits.top,
+        time_limit_s=limits.time_limit_s,
+        workers=workers_for(request.schedules, limits.num_workers),
+        tick=lambda so_far: progress(so_far.settled),
+    )
 
 
 def require_planning(settings: PlanSettings) -> None:
