@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from published_rows.prediction import Prediction, time_trap
 from published_rows.row import PublishedRun
@@ -105,12 +106,36 @@ def groups_of(
     rows: Iterable[Compared], key: Callable[[PublishedRun], tuple[Hashable, ...]] = same_setting
 ) -> list[Group]:
     """Return the groups of at least `LEAST_GROUP` rows with a time error, by their key."""
+    return [_group(", ".join(map(str, name)), several) for name, several in _members(rows, key).items()]
+
+
+def _members(
+    rows: Iterable[Compared], key: Callable[[PublishedRun], tuple[Hashable, ...]]
+) -> dict[tuple[Hashable, ...], list[Compared]]:
+    """Return the rows of each group of at least `LEAST_GROUP` rows with a time error, by their key."""
     members = defaultdict(list)
     for row in rows:
         if row.time_error is not None:
             members[key(row.run)].append(row)
+    return {name: several for name, several in members.items() if len(several) >= LEAST_GROUP}
+
+
+def same_layout(run: PublishedRun) -> tuple[Hashable, ...]:
+    """Return the fields that runs of one layout share, whatever their copies and batch."""
+    return run.gpu, run.model, run.seq, run.dtype, run.tp, run.pp, run.vpp, run.cp, run.ep, run.micro_batch
+
+
+def fitted_errors(
+    rows: Iterable[Compared], key: Callable[[PublishedRun], tuple[Hashable, ...]]
+) -> list[tuple[float, float]]:
+    """Return pairs of errors of time: of a row, and of the row once another row of its group has given its factor.
+
+    The factor is the published over the predicted seconds of the other row.
+    """
     return [
-        _group(", ".join(map(str, name)), several) for name, several in members.items() if len(several) >= LEAST_GROUP
+        (error, (1 + error) / (1 + known) - 1)
+        for several in _members(rows, key).values()
+        for known, error in permutations([row.time_error or 0.0 for row in several], 2)
     ]
 
 

@@ -9,7 +9,6 @@ from textwrap import fill
 from pipesched.profiles.costs import ErrorRange, EstimateErrors
 from pipesched.profiles.io import load_gpu
 from published_rows.comparison import Compared, summary_of
-from published_rows.goals import is_host_bound
 from published_rows.machines import machine_of
 
 FEWEST_RUNS = 3
@@ -25,15 +24,14 @@ def family_errors(rows: Sequence[Compared]) -> dict[str, EstimateErrors]:
         if row.time_error is not None or row.memory_error is not None:
             members[load_gpu(machine_of(row.run).gpu).family or ""].append(row)
     families = {name: _errors(members[name]) for name in sorted(members)}
-    return {name: errors for name, errors in families.items() if errors.time or errors.host_time or errors.memory}
+    return {name: errors for name, errors in families.items() if errors.time or errors.memory}
 
 
 def _errors(rows: Sequence[Compared]) -> EstimateErrors:
     known = [row for row in rows if row.run.global_batch and row.run.micro_batch]
-    times = {is_bound: [row.time_error for row in known if is_host_bound(row.run) == is_bound] for is_bound in (0, 1)}
-    memory = [row.memory_error for row in known]
     gpus = sorted({machine_of(row.run).gpu for row in known})
-    return EstimateErrors(tuple(gpus), _range(times[False]), _range(times[True]), _range(memory))
+    times, peaks = [row.time_error for row in known], [row.memory_error for row in known]
+    return EstimateErrors(tuple(gpus), _range(times), _range(peaks))
 
 
 def _range(errors: Sequence[float | None]) -> ErrorRange | None:
@@ -54,11 +52,10 @@ def family_lines(families: Mapping[str, EstimateErrors]) -> Iterator[str]:
         118,
     )
     yield ""
-    yield "| family | GPUs | times | median | 90 % | bound by the host | median | 90 % | peaks | median | 90 % |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "| family | GPUs | times | median | 90 % | peaks | median | 90 % |"
+    yield "|---|---|---|---|---|---|---|---|"
     for name, errors in families.items():
-        ranges = " | ".join(map(_cells, (errors.time, errors.host_time, errors.memory)))
-        yield f"| {name} | {', '.join(errors.gpus)} | {ranges} |"
+        yield f"| {name} | {', '.join(errors.gpus)} | {_cells(errors.time)} | {_cells(errors.memory)} |"
 
 
 def _cells(errors: ErrorRange | None) -> str:

@@ -12,9 +12,12 @@ from published_rows.comparison import (
     Compared,
     ErrorSummary,
     Group,
+    fitted_errors,
     groups_of,
     mean_correlation,
     percentile,
+    same_layout,
+    same_setting,
     schedule_ratios,
     summary_of,
 )
@@ -64,6 +67,7 @@ def page(rows: Sequence[Compared], unread: Sequence[Prediction], command: str, s
     for is_fitted, title in HALVES:
         yield from error_lines(title, halves[is_fitted])
         yield from group_lines(title, halves[is_fitted])
+    yield from fit_lines(rows)
     yield from ratio_lines(rows)
     yield from worst_lines("time", halves[False], lambda row: row.time_error, _seconds)
     yield from worst_lines("peak memory", halves[False], lambda row: row.memory_error, _bytes)
@@ -149,6 +153,38 @@ def _group_cells(groups: Sequence[Group]) -> str:
         f"{max(regrets):.1%}",
     ]
     return " | ".join(cells)
+
+
+def fit_lines(rows: Sequence[Compared]) -> Iterator[str]:
+    """Yield the errors of time after a fit of one factor to another row of a group, by source."""
+    yield ""
+    yield "## One known run"
+    yield ""
+    yield fill(
+        "Each row of a group in turn is the known run: the ratio of its published to its predicted seconds multiplies "
+        "the predictions of the others, as the factor of `simulate --fit-iteration` does but for messages between "
+        "stages. Runs of one layout share model, splits and micro-batch, and differ in copies and batch; comparable "
+        "settings differ in layout. Medians and 90th percentiles of absolute errors, of all rows.",
+        118,
+    )
+    yield ""
+    yield "| source | one layout: pairs | without | with the factor | comparable: pairs | without | with the factor |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, several in _by_trainer(rows):
+        cells = [cell for key in (same_layout, same_setting) for cell in _fit_cells(fitted_errors(several, key))]
+        if cells != ["0", "-", "-"] * 2:
+            yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _fit_cells(pairs: Sequence[tuple[float, float]]) -> list[str]:
+    """Return the number of pairs, and the errors without and with the factor."""
+    if not pairs:
+        return ["0", "-", "-"]
+    summaries = [summary_of(errors) for errors in zip(*pairs, strict=True)]
+    return [
+        str(len(pairs)),
+        *(f"{summary.median_size:.1%}, {summary.ninth_size:.1%}" for summary in summaries if summary),
+    ]
 
 
 def ratio_lines(rows: Sequence[Compared]) -> Iterator[str]:

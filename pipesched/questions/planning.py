@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pipesched.profiles.costs import AttentionKernel, MatmulPrecision
+from pipesched.profiles.costs import AttentionKernel, FitFactor, MatmulPrecision
 from pipesched.questions.searching import RECOMPUTE_TIMES, Recompute, Workers
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, Names
 from pipesched.schedules.transforms import RecomputeWhen
@@ -68,6 +68,7 @@ class LayoutSettings:
         AttentionKernel,
         Description("Kernel of attention: unfused, FlashAttention 1 or 2, or the newest fused kernel of the GPU."),
     ] = "fused"
+    fit_factor: FitFactor = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,6 +147,14 @@ class SimulateSettings(RunCount):
             option="--bound",
         ),
     ] = None
+    fit_iteration_s: Annotated[
+        float | None,
+        Description(
+            "Known time of one iteration of this setting [s]; one factor on the estimated seconds of its layers is "
+            "fitted to it.",
+            least=0.0,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

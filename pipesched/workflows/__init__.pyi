@@ -36,11 +36,11 @@ from .notes import NOT_ONE_SPEED as NOT_ONE_SPEED
 from .notes import busy_machine as busy_machine
 from .notes import crowded_cores as crowded_cores
 from .notes import estimate_data as estimate_data
-from .notes import estimate_note as estimate_note
 from .notes import estimate_notes as estimate_notes
 from .notes import given_stages as given_stages
 from .notes import gpus_in_all as gpus_in_all
 from .notes import merged_notes as merged_notes
+from .notes import notes_of_estimate as notes_of_estimate
 from .notes import other_device as other_device
 from .notes import other_speed as other_speed
 from .notes import serial_overlaps as serial_overlaps

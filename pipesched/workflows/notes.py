@@ -153,20 +153,28 @@ def gpus_in_all(costs: CostSource, num_devices: int) -> list[str]:
 
 
 def estimate_notes(costs: CostSource) -> list[str]:
-    """Return the note on the errors of an estimate beside published runs, or nothing for costs that are no estimate."""
-    return [] if costs.sample_work is None else [estimate_note(costs.gpu_family)]
+    """Return the notes of `notes_of_estimate` on costs, or nothing for costs that are no estimate."""
+    return [] if costs.sample_work is None else notes_of_estimate(costs.gpu_family, costs.fit_factor)
 
 
-def estimate_note(gpu_family: str | None) -> str:
-    """Return the note on the errors of an estimate beside published runs.
+def notes_of_estimate(gpu_family: str | None, fit_factor: float) -> list[str]:
+    """Return the notes on the factor of an estimate, and on the errors of estimates beside published runs.
 
     Args:
         gpu_family: The family of the GPU, as ``A100``, or None.
+        fit_factor: Seconds of every layer over their estimate.
     """
+    fitted = (
+        f"fitted: layers take {fit_factor:.5g} times their estimated seconds; published runs were compared without it"
+    )
+    return [*([] if fit_factor == 1 else [fitted]), _errors_note(gpu_family)]
+
+
+def _errors_note(gpu_family: str | None) -> str:
     errors = load_estimate_errors(gpu_family)
     if errors is None:
         return "estimated: no published run of this GPU was compared"
-    ranges = {"time": errors.time, "time bound by the host": errors.host_time, "peak memory": errors.memory}
+    ranges = {"time": errors.time, "peak memory": errors.memory}
     (first, known), *others = ((what, known) for what, known in ranges.items() if known is not None)
     parts = [
         f"{first} within {known.median:.1%} (median), {known.ninth:.1%} (90th percentile) of {known.count} published "

@@ -2,6 +2,7 @@ from .derived_profiles import fitted_profile as fitted_profile
 from .derived_profiles import median_profile as median_profile
 from .derived_profiles import profile_of_costs as profile_of_costs
 from .derived_profiles import profile_with_input_share as profile_with_input_share
+from .derived_profiles import with_fit_factor as with_fit_factor
 from .estimate_errors import ErrorRange as ErrorRange
 from .estimate_errors import EstimateErrors as EstimateErrors
 from .given_costs import DeviceCost as DeviceCost
@@ -27,8 +28,11 @@ from .sample_work import SampleWork as SampleWork
 from .sample_work import TrainingRates as TrainingRates
 from .sharded_weights import ShardedWeights as ShardedWeights
 from .sharded_weights import least_delay_s as least_delay_s
+from .sharding import LEAST_FIT as LEAST_FIT
 from .sharding import LINEAR_BYTES as LINEAR_BYTES
+from .sharding import MOST_FIT as MOST_FIT
 from .sharding import AttentionKernel as AttentionKernel
+from .sharding import FitFactor as FitFactor
 from .sharding import LayerSharding as LayerSharding
 from .sharding import MatmulPrecision as MatmulPrecision
 from .sharding import Recomputation as Recomputation

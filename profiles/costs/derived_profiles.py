@@ -191,6 +191,36 @@ def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
     ]
 
 
+def with_fit_factor(profile: Profile, factor: float) -> Profile:
+    """Return an estimated profile with its seconds at `factor` times the estimate.
+
+    Args:
+        profile: An estimated profile, which has a split.
+        factor: Seconds of every layer over their estimate.
+    """
+    provenance = profile.provenance
+    assert provenance.sharding is not None, "an estimate has a split"
+    ratio = factor / provenance.sharding.fit_factor
+    if ratio == 1:
+        return profile
+    return replace(
+        profile,
+        layers=tuple(_slowed(layer, ratio) for layer in profile.layers),
+        provenance=replace(provenance, sharding=replace(provenance.sharding, fit_factor=factor)),
+    )
+
+
+def _slowed(value: Any, factor: float) -> Any:
+    """Return a record with each float times `factor`; every float is a number of seconds."""
+    if isinstance(value, float):
+        return value * factor
+    if isinstance(value, tuple):
+        return tuple(_slowed(item, factor) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _slowed(getattr(value, field.name), factor) for field in fields(value)})
+    return value
+
+
 def median_profile(*profiles: Profile) -> Profile:
     """Return the first profile with the medians of the seconds of all, and the mean of all yardsticks.
 

@@ -26,12 +26,10 @@ class EstimateErrors:
 
     Attributes:
         gpus: Names of the data sheets of the runs.
-        time: Errors of the seconds of an iteration, of runs that their host does not bind.
-        host_time: Errors of the seconds of an iteration, of runs that the launches of their host bind.
+        time: Errors of the seconds of an iteration.
         memory: Errors of the peak memory of a GPU.
     """
 
     gpus: tuple[str, ...]
     time: ErrorRange | None
-    host_time: ErrorRange | None
     memory: ErrorRange | None

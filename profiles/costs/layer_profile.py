@@ -136,6 +136,10 @@ class Profile(CostSource):
     def is_recomputed(self) -> bool:
         return self.provenance.sharding is not None and self.provenance.sharding.recompute == "full"
 
+    @property
+    def fit_factor(self) -> float:
+        return 1.0 if self.provenance.sharding is None else self.provenance.sharding.fit_factor
+
     def training_rates(self, num_samples: int, seconds: float, num_devices: int) -> TrainingRates | None:
         if self.sample_work is None:
             return None

@@ -20,6 +20,18 @@ AttentionKernel: TypeAlias = Literal["unfused", "flash_1", "flash_2", "fused"]
 """Kernel of attention: a matrix of scores in memory; FlashAttention 1 or 2; the newest fused kernel of the GPU."""
 MatmulPrecision: TypeAlias = Literal["float32", "bfloat16", "float16", "float8", "float4"]
 """Number type of matrix products; float8 and float4 keep weights and activations between layers in bfloat16."""
+LEAST_FIT = 0.01
+"""Smallest factor on the seconds of layers."""
+MOST_FIT = 100.0
+"""Largest factor on the seconds of layers."""
+FitFactor: TypeAlias = Annotated[
+    float,
+    Description(
+        "Seconds of every layer over their estimate, as `simulate` fits them to one known run.",
+        least=LEAST_FIT,
+        most=MOST_FIT,
+    ),
+]
 LINEAR_BYTES = {"float8": 1.0, "float4": 0.5625}
 """Bytes of an element of a linear layer's inputs, where they are fewer than between layers; float4 with its scales."""
 
@@ -185,6 +197,7 @@ class LayerSharding:
         bool,
         Description("Run collectives of the tensor group beside the matrix products.", option="--tp-comm-overlap"),
     ] = False
+    fit_factor: FitFactor = 1.0
 
     @property
     def num_gpus(self) -> int:

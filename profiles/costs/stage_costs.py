@@ -193,6 +193,11 @@ class CostSource:
         """The family of the GPU of an estimated profile, as ``A100``, or None for other costs, or if unknown."""
         return None
 
+    @property
+    def fit_factor(self) -> float:
+        """The seconds of every layer of an estimated profile over their estimate; 1 for other costs."""
+        return 1.0
+
     def training_rates(self, num_samples: int, seconds: float, num_devices: int) -> TrainingRates | None:
         """Return the rates of one GPU in a training step, or None for costs without `sample_work`.
 

@@ -16,6 +16,7 @@ from pipesched.profiles.costs import (
     Profile,
     ShardedWeights,
     estimated_provenance,
+    with_fit_factor,
 )
 from pipesched.profiles.inside_stage.collective_time import collective_s
 from pipesched.profiles.inside_stage.fabric import Fabric, group_of, linked_group
@@ -162,10 +163,13 @@ def estimated_profile(
         ),
         cost("head", heads),
     )
-    provenance = estimated_provenance(f"{gpu.name}, estimated", optimizer, sharding, gpu.family)
+    unfitted = replace(sharding, fit_factor=1.0)
+    provenance = estimated_provenance(f"{gpu.name}, estimated", optimizer, unfitted, gpu.family)
     work = shape.sample_work(gpu.flops_per_s[sharding.precision])
     shared = -(-shape.vocab // sharding.tensor) * shape.hidden if shape.is_tied or shape.predicted_tokens else 0
-    return Profile(shape.name, layers, provenance, sample_work=work, tied_bytes=_summed_bytes(sharding) * shared)
+    tied_bytes = _summed_bytes(sharding) * shared
+    profile = Profile(shape.name, layers, provenance, sample_work=work, tied_bytes=tied_bytes)
+    return with_fit_factor(profile, sharding.fit_factor)
 
 
 @dataclass(frozen=True, slots=True)

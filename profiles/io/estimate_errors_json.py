@@ -31,7 +31,6 @@ class _Errors(Record):
 
     gpus: tuple[Text, ...]
     time: _Range | None
-    host_time: _Range | None
     memory: _Range | None
 
 

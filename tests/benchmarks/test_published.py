@@ -250,6 +250,18 @@ def test_the_order_of_a_group_and_its_regret_are_as_by_hand(part, table):
     assert part("comparison").groups_of(rows[:2]) == []
 
 
+def test_a_known_row_gives_its_factor_to_the_others_of_its_group(part, table):
+    rows = compared(part, table, [(1, 2), (2, 4), (3, 4)])
+    comparison = part("comparison")
+    without, fitted = zip(*comparison.fitted_errors(rows, comparison.same_layout), strict=True)
+    assert without == (-0.5, -0.25, -0.5, -0.25, -0.5, -0.5)
+    assert fitted == pytest.approx((0, 0.5, 0, 0.5, -1 / 3, -1 / 3))
+    assert comparison.fitted_errors(rows[:2], comparison.same_layout) == []
+    other = compared(part, table, [(1, 2)], tp="4", dp="2")
+    assert comparison.fitted_errors([*rows[:2], *other], comparison.same_layout) == []
+    assert len(comparison.fitted_errors([*rows[:2], *other], comparison.same_setting)) == 6
+
+
 def test_equal_times_share_a_rank_and_constant_times_have_no_correlation(part):
     correlation = part("comparison").rank_correlation
     assert correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(3**0.5 / 2)
@@ -292,18 +304,16 @@ def test_schedules_without_a_batch_are_compared_by_ratios(part, table):
 
 def test_a_family_has_the_errors_of_its_rows_as_by_hand(part, table):
     times = compared(part, table, [(1.1, 1), (0.8, 1), (1.3, 1)])
-    bound = compared(part, table, [(3, 1), (3, 1), (3, 1)], note="host-bound")
     supposed = compared(part, table, [(9, 1)] * 3, micro_batch="")
     few = compared(part, table, [(1.1, 1)] * 2, gpu="B200")
-    families = part("families").family_errors([*times, *bound, *supposed, *few])
+    families = part("families").family_errors([*times, *supposed, *few])
     assert list(families) == ["H100"]
     errors = families["H100"]
     assert errors.gpus == ("h100",)
     assert (errors.time.count, errors.time.median, errors.time.ninth) == (3, 0.2, 0.28)
-    assert (errors.host_time.count, errors.host_time.median, errors.host_time.ninth) == (3, 2.0, 2.0)
-    assert (errors.memory.count, errors.memory.median) == (6, 0.1)
+    assert (errors.memory.count, errors.memory.median) == (3, 0.1)
     lines = [*part("families").family_lines(families)]
-    assert lines[-1] == "| H100 | h100 | 3 | 20.0% | 28.0% | 3 | 200.0% | 200.0% | 6 | 10.0% | 10.0% |"
+    assert lines[-1] == "| H100 | h100 | 3 | 20.0% | 28.0% | 3 | 10.0% | 10.0% |"
 
 
 def test_the_package_has_the_errors_by_family_of_the_page(part):

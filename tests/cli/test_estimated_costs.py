@@ -1,11 +1,12 @@
 """`--profile MODEL --gpu`: commands that estimate the costs of a model first, and the rates that they print."""
 
 import json
+import re
 
 import pytest
 
 from pipesched.profiles.io import load_gpu, load_profile, model_shape
-from pipesched.workflows import estimate_data, estimate_note
+from pipesched.workflows import estimate_data, notes_of_estimate
 
 ESTIMATE = "--profile llama3-8b --gpu h100 --tp 8 --sp --dp 2 --zero 1"
 COUNTS = "-s 1f1b -p 4 -m 8"
@@ -68,7 +69,7 @@ def test_a_comparison_and_a_sweep_have_the_rates_of_each_setting(pipesched):
 )
 def test_each_output_has_the_errors_of_the_estimates_of_the_gpu(pipesched, folder, command):
     pipesched("profile llama3-8b --gpu h100 --tp 2 --sp --microbatch-sizes 1,2,4,8 --out p.json")
-    note = estimate_note("H100")
+    note = notes_of_estimate("H100", 1.0)[0]
     assert note in words(pipesched(command))
     answer = json.loads(pipesched(f"{command} --json").out)
     assert note in answer["notes"]
@@ -76,7 +77,7 @@ def test_each_output_has_the_errors_of_the_estimates_of_the_gpu(pipesched, folde
 
 
 def test_a_tuned_setting_and_a_profile_have_the_errors_of_the_estimates(pipesched, folder):
-    note, machines = estimate_note("H100"), "--machine dgx-h100 --nodes 1 --gpus 2 --memory-limit 200GiB"
+    note, machines = notes_of_estimate("H100", 1.0)[0], "--machine dgx-h100 --nodes 1 --gpus 2 --memory-limit 200GiB"
     assert note in words(pipesched("profile llama3-8b --gpu h100 --microbatch-sizes 1,2,4,8 --out p.json"))
     assert note in words(pipesched(f"tune p.json -b 8 -s 1f1b {machines}"))
 
@@ -84,13 +85,51 @@ def test_a_tuned_setting_and_a_profile_have_the_errors_of_the_estimates(pipesche
 def test_a_page_has_the_errors_of_the_estimates(pipesched, folder):
     for command in (f"simulate {COUNTS}", "compare 1f1b,gpipe -p 4 -m 8", f"sweep {COUNTS}"):
         pipesched(f"{command} {ESTIMATE} --out page.html")
-        assert estimate_note("H100") in (folder / "page.html").read_text()
+        assert notes_of_estimate("H100", 1.0)[0] in (folder / "page.html").read_text()
 
 
 def test_a_gpu_without_published_runs_says_so(pipesched):
     command = f"simulate {COUNTS} {ESTIMATE.replace('h100', 'mi300x')}"
     assert "estimated: no published run of this GPU was compared" in words(pipesched(command))
     assert json.loads(pipesched(f"{command} --json").out)["estimate_errors"] is None
+
+
+def test_a_known_run_gives_a_factor_that_other_commands_take(pipesched, folder):
+    text = words(pipesched(f"simulate {COUNTS} {ESTIMATE} --fit-iteration 900ms"))
+    factor = re.search(r"factor (\S+) from one known run of 900 ms, estimated at", text)[1]
+    assert f"other settings take it as --fit-factor {factor}" in text
+    answer = json.loads(pipesched(f"simulate {COUNTS} {ESTIMATE} --fit-iteration 0.9 --json").out)
+    assert answer["makespan_s"] == pytest.approx(0.9, rel=1e-9)
+    assert answer["fit"]["factor"] == pytest.approx(float(factor), rel=1e-4)
+    fitted = f"{ESTIMATE} --fit-factor {factor}"
+    assert "fitted: layers take" in words(pipesched(f"simulate {COUNTS} {fitted}"))
+    (compared,) = json.loads(pipesched(f"compare 1f1b -p 4 -m 8 {fitted} --json").out)["schedules"]
+    assert compared["makespan_s"] == pytest.approx(0.9, rel=1e-4)
+    (swept,) = json.loads(pipesched(f"sweep {COUNTS} {fitted} --json").out)["settings"]
+    assert swept["makespan_s"] == pytest.approx(0.9, rel=1e-4)
+    note = "fitted: layers take 2 times their estimated seconds; published runs were compared without it"
+    plan = "plan llama3-8b -b 8 --nodes 1 --machine dgx-h100 --tp 8 --zero 1 --depth 1"
+    assert note in words(pipesched(f"{plan} --fit-factor 2"))
+    assert note in words(pipesched("profile llama3-8b --gpu h100 --microbatch-sizes 1 --fit-factor 2 --out p.json"))
+    assert note in words(pipesched(f"simulate {COUNTS} --profile p.json"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"simulate {COUNTS} {ESTIMATE} --fit-iteration 0", "--fit-iteration: got 0 s, expected "),
+        (f"simulate {COUNTS} {ESTIMATE} --fit-iteration 1us", "--fit-iteration: got 1 us, expected "),
+        (f"simulate {COUNTS} {ESTIMATE} --fit-iteration -1", "'--fit-iteration': got '-1', expected at least 0"),
+        (f"simulate {COUNTS} --uniform f=1,b=2 --fit-iteration 9", "--fit-iteration: got costs that are no estimate"),
+        (f"simulate {COUNTS} {ESTIMATE} --jitter 0.1 --fit-iteration 9", "--fit-iteration: got --jitter too"),
+        (f"sweep {COUNTS} {ESTIMATE} --fit-factor 0", "'--fit-factor': got '0', expected at least 0.01"),
+    ],
+)
+def test_a_known_run_that_gives_no_factor_is_refused_in_one_line(pipesched, line, message):
+    answer = pipesched(line)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+    assert answer.err.count("\n") == 1
 
 
 def test_other_costs_have_no_rates(pipesched):

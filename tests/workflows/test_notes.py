@@ -17,9 +17,9 @@ from pipesched.workflows import (
     busy_machine,
     crowded_cores,
     estimate_data,
-    estimate_note,
     estimate_notes,
     merged_notes,
+    notes_of_estimate,
     other_device,
     other_speed,
     timeline_notes,
@@ -36,22 +36,26 @@ def _four_cores(monkeypatch):
 
 def test_an_estimate_has_the_errors_of_its_family():
     errors = load_estimate_errors("H100")
-    note = estimate_note("H100")
+    note = notes_of_estimate("H100", 1.0)[0]
     gpus, time, memory = ", ".join(errors.gpus), errors.time, errors.memory
-    assert note.startswith(
+    assert note == (
         f"estimated: time within {time.median:.1%} (median), {time.ninth:.1%} (90th percentile) of {time.count} "
-        f"published runs on {gpus}; time bound by the host {errors.host_time.median:.1%}, "
+        f"published runs on {gpus}; peak memory {memory.median:.1%}, {memory.ninth:.1%} of {memory.count}"
     )
-    assert note.endswith(f"; peak memory {memory.median:.1%}, {memory.ninth:.1%} of {memory.count}")
-    assert "bound by the host" not in estimate_note("A100")
-    assert "memory" not in estimate_note("B300")
+    assert "memory" not in notes_of_estimate("B300", 1.0)[0]
     assert estimate_data("H100")["time"] == {"count": time.count, "median": time.median, "ninth": time.ninth}
 
 
 @pytest.mark.parametrize("family", ["L4", None])
 def test_an_estimate_of_a_gpu_without_published_runs_says_so(family):
-    assert estimate_note(family) == "estimated: no published run of this GPU was compared"
+    assert notes_of_estimate(family, 1.0) == ["estimated: no published run of this GPU was compared"]
     assert estimate_data(family) is None
+
+
+def test_a_fitted_estimate_has_its_factor():
+    fitted, errors = notes_of_estimate("H100", 1.25)
+    assert fitted == "fitted: layers take 1.25 times their estimated seconds; published runs were compared without it"
+    assert [errors] == notes_of_estimate("H100", 1.0)
 
 
 def test_measured_costs_have_no_note_on_estimates():

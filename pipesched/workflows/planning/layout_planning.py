@@ -96,7 +96,12 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     device, trainer = cluster.devices[0], question.trainer
     node = first_devices(cluster, [device.node for device in cluster.devices].count(device.node))
     memory_bytes = gpu.memory_bytes if device.memory_bytes is None else device.memory_bytes
-    base = replace(_SOFTWARE[trainer], precision=question.precision, attention=question.attention)
+    base = replace(
+        _SOFTWARE[trainer],
+        precision=question.precision,
+        attention=question.attention,
+        fit_factor=question.fit_factor,
+    )
     schedules = _SCHEDULES[trainer]
     if question.schedules is not None:
         schedules = plannable_schedules(question.schedules, asynchronous=False)

@@ -12,7 +12,7 @@ from pipesched.questions import TrainerName
 from pipesched.simulator.analysis import CellValue, readable_bytes
 from pipesched.simulator.planner import LayoutRequest, PlanRanking, TransformerLayout
 from pipesched.simulator.search import Outcome, least
-from pipesched.workflows import ArgumentError, Result, Table, estimate_data, estimate_note
+from pipesched.workflows import ArgumentError, Result, Table, estimate_data, notes_of_estimate
 from pipesched.workflows.exporting import LayoutRule, export_layout
 from pipesched.workflows.planning.layout_choices import SPLITS, LayoutChoice, choices_of, choices_table, layout_choices
 from pipesched.workflows.planning.partitioning import number_ranges
@@ -70,8 +70,8 @@ class LayoutSearch(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line on the errors of estimates."""
-        return (estimate_note(self.request.gpu.family),)
+        """Lines on the factor and the errors of estimates."""
+        return tuple(notes_of_estimate(self.request.gpu.family, self.request.base.fit_factor))
 
     @property
     def choices(self) -> list[LayoutChoice]:

@@ -1,3 +1,4 @@
+from .iteration_fit import IterationFit as IterationFit
 from .least_time import LeastTime as LeastTime
 from .least_time import OnSearch as OnSearch
 from .least_time import order_search as order_search

@@ -36,6 +36,7 @@ from pipesched.workflows import (
     with_equal_devices,
 )
 from pipesched.workflows.arguments import ListsArgument, read_lists_argument
+from pipesched.workflows.simulating.iteration_fit import IterationFit, fitted_to_iteration
 from pipesched.workflows.simulating.prediction import Prediction, predict_source
 from pipesched.workflows.simulating.setup import Setup, SetupArgument, read_setup_argument
 
@@ -79,6 +80,9 @@ def simulate(question: SimulateQuestion) -> Simulation:
     variation = _variation(setup) if question.spread else None
     if question.bound_seconds is not None and setup.jitter:
         raise ArgumentError("bound_seconds: got `jitter` too, expected one of them; leave one out")
+    fit = None
+    if question.fit_iteration_s is not None:
+        setup, fit = fitted_to_iteration(source, setup, question.fit_iteration_s)
     prediction = predict_source(source, setup)
     several = None if num_runs == 1 else distribution(makespans_of_runs(prediction, num_runs, question.progress))
     return Simulation(
@@ -101,6 +105,7 @@ def simulate(question: SimulateQuestion) -> Simulation:
             setup.seed,
         ),
         least=None if question.bound_seconds is None else _least_time(prediction, question.bound_seconds),
+        fit=fit,
     )
 
 
@@ -221,12 +226,14 @@ class Simulation(Result, Prediction):
         distribution: Distribution of the makespans of several runs with jitter, or None for one run.
         spread: Range of the makespans of runs, from the variation of the profile's seconds; None if not asked for.
         least: Lower bound for the ops in any order under the same memory; None if not asked for.
+        fit: Factor from a known run; None without one.
     """
 
     bare_metrics: Metrics
     distribution: Distribution | None = None
     spread: MakespanRange | None = None
     least: LeastTime | None = None
+    fit: IterationFit | None = None
 
     def __repr__(self) -> str:
         metrics = self.bare_metrics
@@ -293,6 +300,8 @@ class Simulation(Result, Prediction):
             data["spread"] = self.spread.to_dict()
         if self.least is not None:
             data["least"] = self.least.to_dict()
+        if self.fit is not None:
+            data["fit"] = self.fit.to_dict()
         peaks = self.peak_microbatches
         for device in data["devices"]:
             device["peak_microbatches"] = peaks[device["device"]]
@@ -337,6 +346,8 @@ class Simulation(Result, Prediction):
         ]
         if self.rates is not None:
             lines.append(rates_sentence(self.rates))
+        if self.fit is not None:
+            lines.append(self.fit.sentence)
         if self.layers is not None:
             lines.append(f"layers of the stages: {','.join(map(str, self.layers))}")
         if several is not None:
