@@ -154,6 +154,8 @@ def _advice(text: str, context: Any) -> str:
         return f"; try 'pipesched {context.command.name} P.json': it stands without --profile"
     if re.match(r"No such option: --gpu\b", text):
         return "; try 'pipesched profile MODEL --gpu h100 --out P.json', and P.json here"
+    if text == "No such option: --step-barrier" and context.command.name == "tune":
+        return ": its settings step without a barrier; try sweep"
     if text.startswith("No such option: --html") and "--out" in options:
         return "; try --out x.html"
     return ""

@@ -26,6 +26,7 @@ from .searching import Recompute as Recompute
 from .searching import RecomputeChoice as RecomputeChoice
 from .searching import RecomputeTime as RecomputeTime
 from .searching import SearchSettings as SearchSettings
+from .searching import StepBarrier as StepBarrier
 from .searching import Workers as Workers
 from .setup import ConvertRate as ConvertRate
 from .setup import CostSettings as CostSettings

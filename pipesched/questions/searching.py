@@ -16,6 +16,9 @@ RECOMPUTE_TIMES = (
     "torchtitan do (late)"
 )
 RecomputeTime: TypeAlias = Annotated[RecomputeWhen | None, Description(f"{RECOMPUTE_TIMES}; default: early.")]
+StepBarrier: TypeAlias = Annotated[
+    bool, Description("Step after the backwards of all stages, as gradient clipping and loss scaling require.")
+]
 
 Workers: TypeAlias = Annotated[
     int | None,

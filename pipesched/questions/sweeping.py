@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pipesched.questions.searching import Recompute, RecomputeTime, SearchSettings
+from pipesched.questions.searching import Recompute, RecomputeTime, SearchSettings, StepBarrier
 from pipesched.questions.setup import RunCount
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description
 
@@ -29,6 +29,7 @@ class SweepSettings(SearchSettings, RunCount):
     ] = None
     recompute: Recompute = "no"
     recompute_when: RecomputeTime = None
+    step_barrier: StepBarrier = False
     microbatch_sizes: Annotated[
         Counts | None,
         Description(

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from pipesched.profiles import STRICT, MessagePrecision
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build, find, simplest_case
-from pipesched.schedules.transforms import Placement, RecomputeWhen, ScheduleSpec, recompute
+from pipesched.schedules.transforms import Placement, RecomputeWhen, ScheduleSpec, recompute, with_step_barrier
 
 ParameterNumber: TypeAlias = int | float | tuple[int, ...]
 """The value of a parameter of a schedule."""
@@ -46,6 +46,7 @@ class Setting:
         placement: Whether the ranks of a copy or the copies of a rank are side by side in a node.
         partition: Layers of each stage; empty if the search does not choose them.
         compression: Compression of messages.
+        has_step_barrier: Whether stages step after the backwards of all stages.
     """
 
     schedule: str
@@ -60,6 +61,7 @@ class Setting:
     placement: Placement = "pipeline"
     partition: tuple[int, ...] = ()
     compression: MessagePrecision | None = None
+    has_step_barrier: bool = False
 
     __pydantic_config__ = STRICT
 
@@ -221,16 +223,18 @@ class Setting:
             recompute_when=self.recompute_when or "early",
             width=self.width,
             placement=self.placement,
+            step_barrier=self.has_step_barrier,
         )
 
     def build(self) -> Schedule:
         """Return the lists of one batch of one copy, of all its pipelines.
 
         Raises:
-            ScheduleError: The schedule cannot have these counts.
+            ScheduleError: The schedule cannot have these counts, or a barrier.
         """
         lists = build(self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, **dict(self.parameters))
-        return lists if self.recompute_when is None else recompute(lists, None, self.recompute_when)
+        lists = lists if self.recompute_when is None else recompute(lists, None, self.recompute_when)
+        return with_step_barrier(lists) if self.has_step_barrier else lists
 
 
 def own_sources(settings: Iterable[Setting]) -> tuple[str, ...]:

@@ -154,3 +154,12 @@ def test_the_granularity_of_recomputation_is_not_that_of_stages(pipesched):
     assert plain["makespan_s"] < full["makespan_s"]
     assert plain["makespan_s"] < stages["makespan_s"]
     assert full["makespan_s"] != stages["makespan_s"]
+
+
+def test_a_chart_a_trace_and_an_optimum_have_the_costs_of_the_estimate(pipesched):
+    simulated = json.loads(pipesched(f"simulate {COUNTS} {ESTIMATE} --json").out)
+    (drawn,) = json.loads(pipesched(f"gantt {COUNTS} {ESTIMATE} --json").out)["timelines"]
+    assert max(span[4] for span in drawn["spans"]) == simulated["makespan_s"]
+    assert json.loads(pipesched(f"trace {COUNTS} {ESTIMATE}").out)["traceEvents"]
+    best = json.loads(pipesched(f"optimize {COUNTS} {ESTIMATE} --seconds 0 --json").out)
+    assert best["bound_s"] <= best["makespan_s"] <= simulated["makespan_s"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.cost_options import EstimatedCostOptions
 from pipesched.cli.options.machine_options import SimulationOptions
 from pipesched.cli.options.option_groups import OUTPUT, Json, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
@@ -35,7 +35,7 @@ _MOST_COLUMNS = 10_000
 def gantt(
     *,
     schedule: ScheduleOptions,
-    costs: CostOptions,
+    costs: EstimatedCostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Annotated[Path | None, out_option("Draw a picture, or a page to zoom in", GANTT_SUFFIXES)] = None,
     chart: ChartOptions,
@@ -104,7 +104,7 @@ def _sized(chart: ChartOptions, size: str | None) -> ChartOptions:
 def trace(
     *,
     schedule: ScheduleOptions,
-    costs: CostOptions,
+    costs: EstimatedCostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Annotated[Path | None, out_option("Write the trace", JSON)] = None,
     simulation: SimulationOptions,
@@ -141,7 +141,7 @@ class Shown:
 
 
 def read_shown(
-    files: Sequence[Path] | None, schedule: ScheduleOptions, costs: CostOptions, simulation: SimulationOptions
+    files: Sequence[Path] | None, schedule: ScheduleOptions, costs: EstimatedCostOptions, simulation: SimulationOptions
 ) -> Shown:
     """Return the Timelines in `files`; without files, the prediction for the schedule.
 
@@ -168,7 +168,7 @@ def read_shown(
 
 
 def require_no_simulation(
-    file: Path, schedule: ScheduleOptions, costs: CostOptions, simulation: SimulationOptions
+    file: Path, schedule: ScheduleOptions, costs: EstimatedCostOptions, simulation: SimulationOptions
 ) -> None:
     """Refuse options of a simulation beside the file of a Timeline.
 

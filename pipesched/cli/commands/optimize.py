@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import pipesched
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.cost_options import EstimatedCostOptions
 from pipesched.cli.options.machine_options import SimulationOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def optimize(
     *,
     schedule: ScheduleOptions,
-    costs: CostOptions,
+    costs: EstimatedCostOptions,
     network: NetworkOptions,
     asked: OptimizeSettings,
     gantt: Annotated[Path | None, file_option("Draw the result", GANTT_SUFFIXES)] = None,

@@ -83,6 +83,8 @@ def sweep(
     limits = [] if limit is None else [f"memory limit {limit} of every device"]
     if asked.num_runs > 1:
         limits.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
+    if asked.step_barrier:
+        limits.append("every setting steps after the backwards of all stages")
     doubts = doubts_of_own_machine(setup.loaded_costs, costs.machines.machine)
     for path in outputs:
         _write(result, path, [*limits, *doubts])

@@ -61,7 +61,7 @@ def tune(
 
     journal = None if asked.resume is None else Path(asked.resume)
     check_outputs((plot, FIGURE_SUFFIXES), *((path, (*TABLE, PAGE)) for path in out or ()), journal=journal)
-    require_tuning(asked)
+    require_tuning(asked, runs)
     is_run = asked.evaluator == "measure" or verify is not None or asked.budget_s is not None
     if is_run:
         _require_possible(runs)

@@ -12,7 +12,7 @@ import typer
 from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.values import integers, number, pairs, read_integer
 from pipesched.profiles import io
-from pipesched.questions import RecomputeTime, ScheduleCounts
+from pipesched.questions import RecomputeTime, ScheduleCounts, StepBarrier
 from pipesched.schedules import builders, check, common, formats, transforms
 from pipesched.schedules.common import values_of
 from pipesched.schedules.transforms import Placement
@@ -67,13 +67,7 @@ class ScheduleOptions:
         bool,
         typer.Option("--delayed-reduce", help="Sum gradients right before each step, not beside the ops before it."),
     ] = False
-    step_barrier: Annotated[
-        bool,
-        typer.Option(
-            "--step-barrier",
-            help="Step after the backwards of all stages, as gradient clipping and loss scaling require.",
-        ),
-    ] = False
+    step_barrier: StepBarrier = False
     plan: Annotated[
         Path | None,
         typer.Option(help="Plan (JSON) of 'pipesched plan' or 'tune': schedule, copies and partition."),

@@ -74,6 +74,7 @@ def optimize(question: OptimizeQuestion) -> Optimum:
             "jitter: got some, expected none: the best order is sought for costs that stay; leave it out"
         )
     require_orderable_length(source.schedule)
+    setup = setup if source.plan else setup.cut(source)  # the orders share a cut, or the bound would be of another one
     if source.schedule.traits.is_asynchronous:
         for name in ("is_split", "may_recompute", "is_repeated"):
             if getattr(question, name):

@@ -15,7 +15,14 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.builders import find
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
-from pipesched.schedules.transforms import RecomputeWhen, can_sum_before_steps, recompute, with_steps, with_tied_sum
+from pipesched.schedules.transforms import (
+    RecomputeWhen,
+    can_sum_before_steps,
+    recompute,
+    with_step_barrier,
+    with_steps,
+    with_tied_sum,
+)
 from pipesched.simulator import Inexact, Scenario, SteadyPace
 from pipesched.simulator.analysis import require_work
 from pipesched.simulator.fast import (
@@ -205,6 +212,8 @@ def _built(order: Setting) -> ScheduleSource:
     if order.recompute_when is not None:
         longer = None if source.longer is None else partial(_recomputed, source.longer, order.recompute_when)
         source = ScheduleSource(recompute(source.schedule, None, order.recompute_when), longer)
+    if order.has_step_barrier:
+        source = ScheduleSource(with_step_barrier(source.schedule))
     require_lowerable(source.schedule)
     require_runnable(source.schedule)
     return source

@@ -30,6 +30,7 @@ class SweepSpace:
         parameters: Values of parameters, for the schedules that have them.
         recomputes: Values of `Setting.recompute_when`.
         microbatch_sizes: Samples of a micro-batch; None: the costs have no samples.
+        has_step_barrier: Whether the stages of every setting step after the backwards of all stages.
         link: Values of links, by the names of a `Link`; empty: the links are not varied.
         condition: Condition on settings, or None for all settings.
     """
@@ -41,6 +42,7 @@ class SweepSpace:
     parameters: Mapping[str, Sequence[ParameterNumber]] = field(default_factory=dict)
     recomputes: Sequence[RecomputeWhen | None] = (None,)
     microbatch_sizes: Sequence[int | None] = (None,)
+    has_step_barrier: bool = False
     link: Mapping[str, Sequence[float]] = field(default_factory=dict)
     condition: SettingCondition | None = None
 
@@ -88,7 +90,8 @@ class SweepSpace:
             parameters = self._parameters(entry)
             axes: list[Sequence[Any]] = [self.num_ranks, self.num_microbatches, self._chunks(entry)]
             for p, m, v, *values, when in product(*axes, *parameters.values(), self.recomputes):
-                yield Setting(name, p, m, v, tuple(zip(parameters, values, strict=True)), when)
+                numbers = tuple(zip(parameters, values, strict=True))
+                yield Setting(name, p, m, v, numbers, when, has_step_barrier=self.has_step_barrier)
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
         return ((name, find(name)) for name in self.schedules)

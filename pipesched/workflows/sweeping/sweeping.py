@@ -174,6 +174,7 @@ def _space(question: SweepQuestion, setup: Setup) -> SweepSpace:
             question.recompute, question.recompute_when, is_inside=setup.loaded_costs.is_recomputed
         ),
         microbatch_sizes=_sizes(question.microbatch_sizes, setup),
+        has_step_barrier=question.step_barrier,
         link={name: _link_values(name, values) for name, values in (link or {}).items()},
     )
     if question.where is None:

@@ -75,13 +75,8 @@ class TuneQuestion(TuneSettings, Repetitions):
 
     def __post_init__(self) -> None:
         """Refuse invalid settings."""
-        require_tuning(self)
+        require_tuning(self, self.run_settings)
         require_at_least("num_contenders", self.num_contenders, 1)
-        require_kind("run_settings", self.run_settings, RunSettings, "RunSettings")
-        if self.run_settings.clip_grad_norm is not None:
-            raise ArgumentError(
-                "clip_grad_norm: got it with tune, whose settings step without a barrier, expected none; leave it out"
-            )
         require_flag("is_exact", self.is_exact)
         require_callable("progress", self.progress)
 
@@ -143,7 +138,7 @@ def tune(question: TuneQuestion) -> TuneResult:
     return replace(result, race=race_here(contenders, problem, measurement, question.budget_s, question.progress))
 
 
-def require_tuning(settings: TuneSettings) -> None:
+def require_tuning(settings: TuneSettings, runs: RunSettings) -> None:
     """Refuse settings that are invalid or contradict each other, whatever the profile.
 
     Raises:
@@ -151,6 +146,11 @@ def require_tuning(settings: TuneSettings) -> None:
         ScheduleError: A schedule does not exist.
     """
     require_settings(settings)
+    require_kind("run_settings", runs, RunSettings, "RunSettings")
+    if runs.clip_grad_norm is not None:
+        raise ArgumentError(
+            "clip_grad_norm: got it with tune, whose settings step without a barrier, expected none; leave it out"
+        )
     measures = settings.evaluator == "measure"
     if settings.resume is not None and settings.evaluator == "avgpipe":
         raise ArgumentError(

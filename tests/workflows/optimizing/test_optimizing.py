@@ -1,8 +1,11 @@
 """Optimize as a library: lists like any others, a proof, and refusals that name arguments."""
 
+import random
+
 import pytest
 
 import pipesched
+from pipesched.profiles.costs import LayerCosts, StageCost
 from pipesched.schedules.formats import read_schedule
 
 COSTS = pipesched.DeviceCost(1.0, 2.0, 1.0, 1.0, saved_bytes=10**9, weight_bytes=10**8)
@@ -191,3 +194,15 @@ def test_a_run_without_a_flush_fits_with_all_versions_of_its_weights():
         pipesched.build("pipedream", **counts), pipesched.Setup(pipesched.StageCosts((working,) * 4), cluster)
     )
     assert (alone.period_s, alone.least.bound_s, alone.simulation.fits) == (12.0, 12.0 / 2, True)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
+def test_all_orders_have_the_layers_of_the_given_schedule(name):
+    """Each schedule has a fastest cut of its own; the bound is of one cut."""
+    draw = random.Random(5)
+    layers = [StageCost(f := draw.uniform(0.5, 2), 2 * f, f, f, output_bytes=draw.randint(1, 4)) for _ in range(10)]
+    setup = pipesched.Setup(LayerCosts(tuple(layers)), pipesched.flat(4, pipesched.Link(0.0, 1.0)))
+    lists = pipesched.build(name, 4, 4)
+    result = pipesched.optimize(lists, setup, seconds=0)
+    assert result.simulation.layers == pipesched.simulate(lists, setup).layers
+    assert result.least.bound_s <= result.makespan_s <= pipesched.simulate(lists, setup).makespan_s

@@ -352,3 +352,14 @@ def test_a_limit_needs_bytes_to_be_held_against():
         pipesched.sweep(
             ["1f1b"], pipesched.Setup(pipesched.DeviceCost(1.0, 2.0), limit_bytes=5), num_ranks=2, num_microbatches=2
         )
+
+
+def test_a_barrier_before_the_steps_is_as_simulated():
+    """Periods of p = 4, m = 16, f = i = w = 1 s: with a barrier 57/16, 51/16 and 49.5/16 s; without a flush none."""
+    costs = pipesched.DeviceCost(1.0, 2.0, 1.0, 1.0)
+    names = ["1f1b", "zb_h1", "zbv", "pipedream"]
+    swept = pipesched.sweep(names, costs, num_ranks=[4], num_microbatches=[16], step_barrier=True)
+    paces = {outcome.setting.schedule: outcome.steady_s_per_microbatch for outcome in swept.outcomes}
+    assert paces == {"1f1b": 57 / 16, "zb_h1": 51 / 16, "zbv": 49.5 / 16, "pipedream": None}
+    (refused,) = [outcome for outcome in swept.outcomes if outcome.reason]
+    assert "got a barrier before the steps, expected a schedule with a flush" in refused.reason
