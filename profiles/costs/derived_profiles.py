@@ -97,7 +97,11 @@ def _require_expressible(costs: LayerCosts) -> None:
     for index, layer in enumerate(costs.layers):
         if layer.whole_backward_s is None:
             raise ProfileError(f"{where}: layer {index}: got no backward, expected backward_s, or its halves; add it")
-        for name, usual in (("recompute_s", layer.forward_s), ("saved_for_weight_bytes", layer.saved_bytes)):
+        for name, usual in (
+            ("recompute_s", layer.forward_s),
+            ("saved_for_weight_bytes", layer.saved_bytes),
+            ("unshard_s", 0.0),
+        ):
             if getattr(layer, name) not in (None, usual):
                 raise ProfileError(
                     f"{where}: layer {index}: got {name} {getattr(layer, name):g}, expected {usual:g}, as a profile "

@@ -23,7 +23,8 @@ from pipesched.profiles.costs.sharded_weights import NO_EXCHANGES, Beside, Shard
 from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost, working_bytes
 from pipesched.profiles.costs.spread import SharingPrice, Variation, price_among
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
-from pipesched.schedules import Yardstick
+from pipesched.schedules import Schedule, Yardstick
+from pipesched.schedules.columns import op_cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,21 @@ class Profile(CostSource):
             for low, high in ends
         )
 
+    def stage_costs(
+        self, schedule: Schedule, bounds: Sequence[tuple[int, int]] = (), microbatch_size: int | None = None
+    ) -> StageCosts:
+        """Return the costs of the stages of `schedule`; its Unshards, if there are any, gather the sharded weights."""
+        has_unshards = schedule.columns.counts[op_cells.UNSHARD] > 0
+        return self.costs_of_layers(bounds, microbatch_size, schedule.ranks_per_device, has_unshards=has_unshards)
+
     def cost_of_layers(
-        self, first: int, last: int, microbatch_size: int | None = None, num_sharing: int = 1
+        self,
+        first: int,
+        last: int,
+        microbatch_size: int | None = None,
+        num_sharing: int = 1,
+        *,
+        has_unshards: bool = False,
     ) -> StageCost:
         """Return the cost of layers `first` to `last` (exclusive) as one stage; see `costs_of_layers`.
 
@@ -177,9 +191,9 @@ class Profile(CostSource):
         """
         lower, upper, share = _around(self, microbatch_size)
         layers = self.layers[first:last]
-        cost = self._stage_cost(first, last, lower)
+        cost = self._stage_cost(first, last, lower, has_unshards)
         if upper != lower:
-            cost = _between(cost, self._stage_cost(first, last, upper), share)
+            cost = _between(cost, self._stage_cost(first, last, upper, has_unshards), share)
         best = _best_throughput(layers) if self.provenance.kind == "cuda" else 0.0
         if best and cost.both_s:
             low_s, high_s = (sum(layer.measurements[at].launch_s or 0.0 for layer in layers) for at in (lower, upper))
@@ -189,7 +203,12 @@ class Profile(CostSource):
         return cost.slowed(price_among(self.sharing, num_sharing))
 
     def costs_of_layers(
-        self, bounds: Sequence[tuple[int, int]], microbatch_size: int | None = None, num_sharing: int = 1
+        self,
+        bounds: Sequence[tuple[int, int]],
+        microbatch_size: int | None = None,
+        num_sharing: int = 1,
+        *,
+        has_unshards: bool = False,
     ) -> StageCosts:
         """Sum the layers of each stage, linearly interpolated between the measured sizes around `microbatch_size`.
 
@@ -197,13 +216,16 @@ class Profile(CostSource):
             bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
             microbatch_size: Samples, between the smallest and the largest measured (default: the smallest).
             num_sharing: Ranks on each device; their work is slowed by the sharing price of the profile.
+            has_unshards: Whether Unshards gather the sharded weights, not each F and B.
 
         Raises:
             ProfileError: The profile does not cover the size, or the bounds do not cover the layers.
         """
         _check_bounds(self, bounds)
         size = self.microbatch_sizes[0] if microbatch_size is None else microbatch_size
-        stages = tuple(self.cost_of_layers(first, last, size, num_sharing) for first, last in bounds)
+        stages = tuple(
+            self.cost_of_layers(first, last, size, num_sharing, has_unshards=has_unshards) for first, last in bounds
+        )
         origin = f"profile of {self.model} on {self.provenance.device}"
         if any(layer.work is None for layer in self.layers):
             origin += ", without copies of weights"
@@ -213,14 +235,16 @@ class Profile(CostSource):
         advice = _ADVICE if self.provenance.repeats else _TABLE_ADVICE
         return StageCosts(stages, size, origin, advice=advice, tied_bytes=self.tied_bytes if len(bounds) > 1 else 0)
 
-    def _stage_cost(self, first: int, last: int, index: int) -> StageCost:
+    def _stage_cost(self, first: int, last: int, index: int, has_unshards: bool) -> StageCost:
         """Sum layers `first` to `last` (exclusive) at the measured size number `index`, with their exchanges."""
         layers, sharding = self.layers[first:last], self.provenance.sharding
         cost = _stage_cost(layers, index, is_first=first == 0)
         if sharding is None or all(layer.sharded is None for layer in layers):
             return cost
-        measured = [layer.measurements[index] for layer in layers]
         exchanges = [layer.sharded or NO_EXCHANGES for layer in layers]
+        if has_unshards:
+            return _with_unshards(cost, exchanges)
+        measured = [layer.measurements[index] for layer in layers]
         beside = Beside(sharding.hides_weights, sharding.hides_gradients)
         is_alone = len(layers) == len(self.layers)
         return _with_exchanges(cost, measured, exchanges, beside, is_first=first == 0, is_alone=is_alone)
@@ -338,6 +362,20 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         gradient_bytes=_gradient_bytes(layers),
     )
     return _split_first(cost) if is_first else _split(cost, measured)
+
+
+def _with_unshards(cost: StageCost, sharded: Sequence[ShardedWeights]) -> StageCost:
+    """Return a stage whose weights are gathered by Unshards, and count as whole throughout.
+
+    PyTorch sums the gradients once, before the Step (REDUCE_GRAD), and holds them whole until then.
+    """
+    return replace(
+        cost,
+        unshard_s=sum(of.gather_s for of in sharded),
+        step_s=cost.step_s + sum(of.sum_s for of in sharded),
+        weight_bytes=cost.weight_bytes + sum(of.gathered_bytes for of in sharded),
+        gradient_bytes=cost.said("gradient_bytes") + sum(of.summed_bytes for of in sharded),
+    )
 
 
 def _with_exchanges(

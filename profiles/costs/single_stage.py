@@ -12,7 +12,8 @@ _SECONDS = (
 )  # fmt: skip
 """The fields with seconds of a stage."""
 ADDED_UP = (
-    *_SECONDS, "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes", "gradient_bytes",
+    *_SECONDS, "unshard_s", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes",
+    "gradient_bytes",
 )  # fmt: skip
 """The fields that are summed over neighbouring stages or layers of one stage."""
 OF_SAMPLES = (
@@ -47,6 +48,7 @@ class StageCost:
         recompute_s: Seconds of R (default: `forward_s`).
         working_bytes: Peak memory of B or I while it runs, besides its inputs.
         gradient_bytes: Bytes of the gradients from the first B or W to the Step (default: `weight_bytes`).
+        unshard_s: Seconds of Unshard, a gather of sharded weights; F and B do not contain them.
     """
 
     forward_s: float
@@ -67,6 +69,7 @@ class StageCost:
     recompute_s: float | None = None
     working_bytes: int = 0
     gradient_bytes: int | None = None
+    unshard_s: float = 0.0
 
     @property
     def whole_backward_s(self) -> float | None:

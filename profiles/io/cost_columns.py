@@ -23,6 +23,7 @@ _NAMES = {
     "copy_s": ("copy",),
     "predict_s": ("predict",),
     "average_s": ("average",),
+    "unshard_s": ("unshard",),
 }
 """Accepted names for the seconds of an op."""
 _UNITS = {"": 1, "_s": 1, "_ms": 10**3, "_us": 10**6}

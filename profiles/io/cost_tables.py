@@ -4,13 +4,13 @@ One row per stage, in any order, or per layer, from the first to the last, under
 
     stage | layer, forward_s, backward_s | backward_input_s, backward_weight_s,
     output_bytes, saved_bytes, saved_for_weight_bytes, weight_bytes, optimizer_bytes, step_s, copy_s, predict_s,
-    average_s, recompute_s, utilisation, overlap
+    average_s, unshard_s, recompute_s, utilisation, overlap
 
-The backward is given whole, or split, or both. Missing columns have defaults. Byte columns, step_s, copy_s and
-average_s are 0, and utilisation is 1. Missing or empty saved_for_weight_bytes is saved_bytes, predict_s is copy_s,
-recompute_s is forward_s. overlap is one number for all rows: 0 if absent, else the same in every row. layer, a name, is
-optional; utilisation is for stages only. Bytes may have a unit, such as 16MiB. Other accepted names for columns of
-seconds are in `profiles.io.cost_columns`.
+The backward is given whole, or split, or both. Missing columns have defaults. Byte columns, step_s, copy_s, average_s
+and unshard_s are 0, and utilisation is 1. Missing or empty saved_for_weight_bytes is saved_bytes, predict_s is
+copy_s, recompute_s is forward_s. overlap is one number for all rows: 0 if absent, else the same in every row. layer,
+a name, is optional; utilisation is for stages only. Bytes may have a unit, such as 16MiB. Other accepted names for
+columns of seconds are in `profiles.io.cost_columns`.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ class _StageCost(Record):
     recompute_s: Seconds | None
     working_bytes: Bytes = 0
     gradient_bytes: Bytes | None = None
+    unshard_s: Seconds = 0.0
 
 
 class _Stage(Record):

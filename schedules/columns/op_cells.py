@@ -29,7 +29,7 @@ from pipesched.schedules.ops import (
 )
 
 (
-    F, B, I, W, R, LATE_R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, AVERAGE, UNSHARD, RESHARD,  # noqa: E741
+    F, B, I, W, R, LATE_R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, UNSHARD, STEP, AVERAGE, RESHARD,  # noqa: E741
 ) = range(15)  # fmt: skip
 """Codes of the content of a cell."""
 
@@ -44,7 +44,7 @@ _PHASES = (
 CONTENTS = tuple(Summed)
 """The content of a Reduce, by the number in the column of peers and versions."""
 
-_STAGE_OPS: tuple[type[StageOp], ...] = (Reduce, Step, Average, Unshard, Reshard)
+_STAGE_OPS: tuple[type[StageOp], ...] = (Reduce, Unshard, Step, Average, Reshard)
 _NUMBER_OF_CONTENT = {content: number for number, content in enumerate(CONTENTS)}
 _CODE_OF_PHASE = {phase: _PHASES.index(phase) for phase in Phase}
 _CODE_OF_WORD: dict[type[StageOp], int] = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pipesched.schedules import ScheduleError, Span
 from pipesched.schedules.columns.machine_code import Float64s, Int8s, Int64s
-from pipesched.schedules.columns.op_cells import OVERLAPPED, REDUCE, SEND_F
+from pipesched.schedules.columns.op_cells import OVERLAPPED, REDUCE, SEND_F, UNSHARD
 from pipesched.schedules.columns.op_columns import OpColumns
 from pipesched.schedules.common import room_bytes
 from pipesched.schedules.ops import Op, Overlap
@@ -106,7 +106,7 @@ class SpanColumns(Sequence[Span]):
         begin, end = int(self.ops.begins[rank]), int(self.ops.begins[rank + 1])
         codes, starts_s, ends_s = self.ops.codes, self.starts_s, self.ends_s
         own = codes[begin:end]
-        is_busy = (ends_s[begin:end] > starts_s[begin:end]) & ((own < SEND_F) | (own > REDUCE))
+        is_busy = (ends_s[begin:end] > starts_s[begin:end]) & ((own < SEND_F) | (own > UNSHARD))
         is_busy[1:] &= own[:-1] < OVERLAPPED
         return np.flatnonzero(is_busy) + begin
 

@@ -171,7 +171,10 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class Unshard:
-    """Gather the sharded weights of `stage` (PyTorch's FSDP); whole weights need nothing."""
+    """Gather the sharded weights of `stage` (PyTorch's FSDP); whole weights need nothing.
+
+    The rank continues at once. Gathers of a rank run one after the other, and the next computation of the stage waits.
+    """
 
     stage: int
 

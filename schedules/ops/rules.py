@@ -49,9 +49,9 @@ def in_flight_change(part: Compute) -> int:
 
 def occupies_device(op: Op) -> bool:
     """Return whether `op` keeps its device busy; other ops only post."""
-    if isinstance(op, PostOp):
+    if isinstance(op, (PostOp, Unshard)):
         return False
-    if isinstance(op, (WorkOp, Unshard, Reshard)):
+    if isinstance(op, (WorkOp, Reshard)):
         return True
     assert_never(op)
 

@@ -182,6 +182,8 @@ class _Walk:
             channels[send.rank, recv.rank].append(recv)
         self._on_channel = {ends: _Started(recvs) for ends, recvs in channels.items()}
         self._reduces: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)  # of a stage on a rank
+        self._unshards: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)  # of a stage on a rank
+        unshards_on: defaultdict[int, list[Span]] = defaultdict(list)  # the Unshards of a rank
         self._reduces_on: defaultdict[int, list[Span]] = defaultdict(list)  # the Reduces of a rank
         for span in timeline.spans:
             row, worked = self._rows[span.rank], self._worked[span.rank]
@@ -193,6 +195,10 @@ class _Walk:
             if isinstance(span.op, Reduce):
                 self._reduces[span.op.stage, span.rank].append(span)
                 self._reduces_on[span.rank].append(span)
+            elif isinstance(span.op, Unshard):
+                self._unshards[span.op.stage, span.rank].append(span)
+                unshards_on[span.rank].append(span)
+        self._unshards_in_order = [_Started(unshards_on[rank]) for rank in range(len(self._rows))]
         self._reduces_in_order = [_Started(self._reduces_on[rank]) for rank in range(len(self._rows))]
 
     def pieces(self) -> Iterator[Piece]:
@@ -229,17 +235,25 @@ class _Walk:
             case Compute() | Overlap():
                 yield self._reached(span)
                 messages = [message for part in computes(op) for message in needs(part, self._num_stages)]
+                for part in computes(op):
+                    yield from self._last_before(span, self._unshards[part.stage, span.rank])
                 recvs = [self._recvs.get((span.rank, message)) for message in messages]
                 yield from (_Cause(recv.end_s, recv) for recv in recvs if recv is not None)
             case Step() | Average():
                 yield self._reached(span)
-                reduces = self._reduces[op.stage, span.rank]
-                count = bisect_left(reduces, self._index(span), key=self._index)
-                yield from (_Cause(reduce.end_s, reduce) for reduce in reduces[max(0, count - 1) : count])
-            case Unshard() | Reshard():
+                yield from self._last_before(span, self._reduces[op.stage, span.rank])
+            case Unshard():
+                yield self._reached(span)
+                yield from self._in_the_way(span, self._unshards_in_order[span.rank])
+            case Reshard():
                 yield self._reached(span)
             case _:
                 assert_never(op)
+
+    def _last_before(self, span: Span, posts: list[Span]) -> Iterator[_Cause]:
+        """Yield the end of the last of some posts of the span's rank that is before it in the list."""
+        count = bisect_left(posts, self._index(span), key=self._index)
+        yield from (_Cause(post.end_s, post) for post in posts[max(0, count - 1) : count])
 
     def _of_transfer(self, span: Span, op: Recv) -> Iterator[_Cause]:
         """Yield the ops that posted it, and earlier traffic: a message of its channel, or a Reduce."""

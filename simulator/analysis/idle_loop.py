@@ -13,7 +13,7 @@ WARMUP, UPSTREAM, DOWNSTREAM, BUSY_LINK, TRANSFER, HAND_OVER, COLLECTIVE, OVERHE
 """The causes, in the order of their names; and BUSY, the time in which the device works."""
 
 SEND_F, SEND_B, RECV_F = op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F
-REDUCE, STEP, RESHARD, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.RESHARD, op_cells.OVERLAPPED
+REDUCE, UNSHARD, RESHARD, OVERLAPPED = op_cells.REDUCE, op_cells.UNSHARD, op_cells.RESHARD, op_cells.OVERLAPPED
 
 
 class Works(NamedTuple):
@@ -54,7 +54,8 @@ class Posts(NamedTuple):
     Attributes:
         sends: Cell of the Send of each activation and gradient of a stage, or -1.
         recvs: Cell of the Recv, in the same way.
-        reduces: For a cell of a Step the Reduce that it waits for, -1 without one; empty if no Step waits.
+        reduces: For a cell of a Step the Reduce that it waits for, of a computation the Unshard, -1 without one; empty
+            if none waits.
         left_s: For a cell of a Send the time when its rank is free of it [s]; empty if at once.
     """
 
@@ -122,7 +123,7 @@ def cut(cause: int, cut_s: float, from_s: float, until_s: float, same_s: float, 
 
 def is_busy(cell: int, codes: Int8s, starts_s: Float64s, ends_s: Float64s) -> bool:
     """Whether a cell is of an op that keeps its device busy for some time."""
-    return bool((codes[cell] < SEND_F or codes[cell] > REDUCE) and ends_s[cell] > starts_s[cell])
+    return bool((codes[cell] < SEND_F or codes[cell] > UNSHARD) and ends_s[cell] > starts_s[cell])
 
 
 def find_transfers(cells: Cells, num_stages: int, num_microbatches: int, sends: Int32s, recvs: Int32s) -> None:
@@ -213,7 +214,7 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
                     first -= 1
                 brought = -1
                 for i in range(first, work + 1):
-                    awaited = -1  # the Send or Reduce that the rank waited for, and until when
+                    awaited = -1  # the Send, Reduce or Unshard that the rank waited for, and until when
                     awaited_s = 0.0
                     for turn in range(2):
                         awaited = -1
@@ -221,7 +222,7 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
                             off_s = left_s[i - 1] if len(left_s) else posted_s[i - 1]
                             if posted_s[i] >= starts_s[i - 1] - same_s and off_s + same_s < posted_s[i]:
                                 awaited, awaited_s = i - 1, min(ends_s[i - 1], posted_s[i])
-                        elif turn == 1 and codes[i] == STEP and len(reduces) and reduces[i] >= 0:
+                        elif turn == 1 and len(reduces) and reduces[i] >= 0:
                             awaited, awaited_s = reduces[i], ends_s[reduces[i]]
                         if awaited < 0:
                             continue

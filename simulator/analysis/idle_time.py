@@ -49,8 +49,8 @@ from pipesched.simulator.analysis.idle_loop import (
     find_transfers,
 )
 
-SEND_F, SEND_B, REDUCE, STEP, OVERLAPPED = (
-    op_cells.SEND_F, op_cells.SEND_B, op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED,
+SEND_F, SEND_B, REDUCE, UNSHARD, STEP, OVERLAPPED = (
+    op_cells.SEND_F, op_cells.SEND_B, op_cells.REDUCE, op_cells.UNSHARD, op_cells.STEP, op_cells.OVERLAPPED,
 )  # fmt: skip
 
 CAUSES = (
@@ -229,8 +229,11 @@ def _numbered(microbatches: machine_code.Int32s) -> tuple[machine_code.Int32s, i
 
 
 def _reduces(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the cell of the Reduce that each Step waits for, and for each rank the Reduces that no Step waits for."""
-    waits: dict[int, int] = {}
+    """Return the cell of the Reduce that each Step waits for, and for each rank the Reduces that no Step waits for.
+
+    A computation waits for the Unshard of its stage before it.
+    """
+    waits = _unshards(ops, stages)
     left: dict[int, list[int]] = {}
     if not ops.counts[REDUCE]:
         return waits, left
@@ -246,3 +249,20 @@ def _reduces(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, lis
                 waits[cell] = posted.pop(stage)
         left[rank] = [*posted.values()]
     return waits, left
+
+
+def _unshards(ops: OpColumns, stages: Any) -> dict[int, int]:
+    """Return the cell of the Unshard that each computation waits for; of an Overlap for its first cell."""
+    waits: dict[int, int] = {}
+    if not ops.counts[UNSHARD]:
+        return waits
+    for begin, end in pairwise(map(int, ops.begins)):
+        posted: dict[int, int] = {}
+        for cell in range(begin, end):
+            code, stage = int(ops.codes[cell]), int(stages[cell])
+            if code == UNSHARD:
+                posted[stage] = cell
+            elif stage in posted and (code < SEND_F or code >= OVERLAPPED):
+                is_second = cell > begin and ops.codes[cell - 1] >= OVERLAPPED
+                waits[cell - is_second] = max(posted.pop(stage), waits.get(cell - is_second, -1))
+    return waits

@@ -40,7 +40,7 @@ from pipesched.schedules.ops import Group, Message, Recv, Reduce, Send
 from pipesched.schedules.semantics import Channel, MeetingKey, Meetings
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine.device import SharedDevice
-from pipesched.simulator.engine.links import Wire, Wires, occupy
+from pipesched.simulator.engine.links import LinkQueue, Wire, Wires, occupy
 
 OnStart: TypeAlias = Callable[["TransferTimes", Sequence[int]], None]
 """Called with the times of a starting transfer or reduction, at a known time, and its devices."""
@@ -173,6 +173,7 @@ class Network:
         self._bandwidths = defaultdict[Hop, SharedDevice](partial(SharedDevice, env, 1.0))  # of links that ranks share
         self._meetings = Meetings()
         self._channels: dict[Channel, _Channel] = {}
+        self._gathers = defaultdict[int, LinkQueue](LinkQueue)  # of each rank
         self._inbox: defaultdict[int, dict[Message, Transfer]] = defaultdict(dict)
 
     def send(self, rank: int, op: Send) -> Transfer:
@@ -228,6 +229,14 @@ class Network:
             way.free_s = max(way.free_s, start_s + until)
         self._begin(times, start_s, devices)
         times.set_end(self._env, start_s + plan.seconds)
+
+    def gather(self, rank: int, seconds: float) -> TransferTimes:
+        """Start a gather of weights as soon as the gathers of its rank before it are over; never waits."""
+        times = TransferTimes()
+        start_s = occupy([self._gathers[rank]], self._env.now, seconds)
+        self._begin(times, start_s, ())
+        times.set_end(self._env, start_s + seconds)
+        return times
 
     def unmet(self) -> Iterator[str]:
         """Return the text on messages that only one side has posted so far."""

@@ -9,7 +9,9 @@
                   before it
     Step          waits for the Reduce of its stage before it, then occupies the device; the end of a list waits for all
     Average       occupies the device
-    Unshard, Reshard    take no time
+    Unshard       posts and continues; gathers of a rank run one after the other, and the next computation of the stage
+                  waits
+    Reshard       takes no time
     handing over  occupies the device too, if it takes time on the cluster: see `simulator.hand_over`
 
 SimPy's `run` returns quietly while a process still waits, so a deadlock would look finished: the engine looks for
@@ -117,11 +119,11 @@ class _FinishedOps:
 
     Attributes:
         times_s: When it came to each, its start and its end [s].
-        posts: The Sends, Recvs and Reduces by their places, and their times, which are known only later.
+        posts: The Sends, Recvs, Reduces and Unshards by their places, and their times, which are known only later.
     """
 
     times_s: list[tuple[float, float, float]] = field(default_factory=list)
-    posts: list[tuple[int, PostOp, TransferTimes]] = field(default_factory=list)
+    posts: list[tuple[int, PostOp | Unshard, TransferTimes]] = field(default_factory=list)
 
     def all_times_s(self) -> list[tuple[float, float, float]]:
         """Return all times, after all posted transfers and reductions are over."""
@@ -196,6 +198,7 @@ class _Run:
         """Work through the list of one rank."""
         env, devices, times_s = self._env, self._schedule.rank_to_device, self._done[rank].times_s
         reductions: dict[int, TransferTimes] = {}
+        gathers: dict[int, TransferTimes] = {}
         factors = jitter_factors(self._jitter, self._seed, rank)
         stashing = stashing_steps(self._schedule.ops[rank])
         givens = repeat(AS_MODELLED) if self._given is None else self._given[rank]
@@ -205,7 +208,13 @@ class _Run:
                 case Send() | Recv() | Reduce():
                     yield from self._post_in_turn(rank, device, op, given, reductions)
                     continue
+                case Unshard():
+                    gathers[op.stage] = yield from self._gather(rank, op, given)
+                    continue
                 case Compute() | Overlap():
+                    for gather in [gathers.pop(part.stage) for part in computes(op) if part.stage in gathers]:
+                        if (over := gather.over(env)) is not None:
+                            yield over
                     yield from self._receive(rank, device, op, given)
                     pieces = self._pieces(op, factors)
                     self._made[rank].update(map(gives, computes(op)))
@@ -220,7 +229,7 @@ class _Run:
                         WorkPiece(seconds * next(factors), utilisation)
                         for seconds, utilisation in self._costs.pieces(op, copies=index in stashing)
                     )
-                case Unshard() | Reshard():
+                case Reshard():
                     pieces = ()
                 case _:
                     assert_never(op)
@@ -275,6 +284,20 @@ class _Run:
                 yield over
         if given.after_s:
             yield from self._own(rank, op, given.after_s)
+
+    def _gather(self, rank: int, op: Unshard, given: OpSeconds) -> Generator[Event, Any, TransferTimes]:
+        """Start the gather of a stage's weights, and return its times."""
+        posted_s, done = self._env.now, self._done[rank]
+        self._require_stage(op)
+        if given.before_s:
+            yield from self._own(rank, op, given.before_s)
+        seconds = self._costs.stages[op.stage].unshard_s if given.work_s is None else given.work_s
+        times = self._network.gather(rank, seconds)
+        done.posts.append((len(done.times_s), op, times))
+        done.times_s.append((posted_s, math.nan, math.nan))
+        if given.after_s:
+            yield from self._own(rank, op, given.after_s)
+        return times
 
     def _post(self, rank: int, op: PostOp, late_s: float) -> TransferTimes:
         """Post a rank's side of a message or reduction; never waits."""
@@ -351,7 +374,7 @@ class _Run:
             return pieces
         return (WorkPiece(pieces[0].seconds * next(factors), pieces[0].utilisation),)
 
-    def _require_stage(self, op: Step | Reduce | Average) -> None:
+    def _require_stage(self, op: Step | Reduce | Average | Unshard) -> None:
         if not 0 <= op.stage < self._schedule.num_stages:
             raise ScheduleError(f"{op}: expected a stage below {self._schedule.num_stages}; check the schedule")
 

@@ -43,7 +43,7 @@ import numpy as np
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
-from pipesched.schedules.columns import machine_code
+from pipesched.schedules.columns import machine_code, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Average
 from pipesched.simulator import (
@@ -248,8 +248,9 @@ def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
         ProfileError: The costs lack the seconds of a phase of the lists.
     """
     schedule, number = scenario.schedule, scenario.num_pipelines
-    if schedule.summands:
-        return Inexact(f"{schedule.name}: got Reduces, expected none where pipelines drift apart; try simulate")
+    posts = "Reduces" if schedule.summands else "Unshards" if schedule.columns.counts[op_cells.UNSHARD] else None
+    if posts is not None:
+        return Inexact(f"{schedule.name}: got {posts}, expected none where pipelines drift apart; try simulate")
     reason = obstacle_of_several(scenario)
     if reason is not None:
         return Inexact(reason)

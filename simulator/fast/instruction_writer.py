@@ -61,7 +61,8 @@ class WrittenProgram(NamedTuple):
         size_cells: A cell that posts a message, for each distinct message without its micro-batch.
         senders: Rank that sends, by channel.
         receivers: Rank that receives, by channel.
-        reduced: Number of the group, by reduction: stage, plus the number of stages times the number of the content.
+        reduced: Number of the group, by reduction: stage, plus the number of stages times the number of the content; of
+            an Unshard, the number of contents plus the rank in place of the content.
     """
 
     counts: list[int]
@@ -130,6 +131,7 @@ class KnownReductions(NamedTuple):
         lasts: Last reduction that the rank has posted, by content and stage.
         open_of: Reduction that the rank's next Step waits for, by stage.
         open_ranks: The rank of the last two, by stage.
+        gathers: Cell of the Unshard that the next computation waits for, by stage.
     """
 
     following: list[int]
@@ -138,6 +140,7 @@ class KnownReductions(NamedTuple):
     lasts: list[int]
     open_of: list[int]
     open_ranks: list[int]
+    gathers: list[int]
 
 
 class HeldMessages(NamedTuple):
@@ -156,10 +159,10 @@ class CellNumbers(NamedTuple):
     """The numbers of each cell in the program.
 
     Attributes:
-        own: Transfer of a Send or Recv, reduction of a Reduce, duration of an op that works; of an Overlap, the first
-            of its three.
-        awaited: Reduction that a Step waits for, or a Reduce before it is posted; -1 at first. Empty without
-            reductions.
+        own: Transfer of a Send or Recv, reduction of a Reduce or Unshard, duration of an op that works; of an Overlap,
+            the first of its three.
+        awaited: Reduction that a Step or a computation waits for, or a Reduce before it is posted; -1 at first. Empty
+            without reductions.
         at_end: Of a Reduce, the reduction that the end of the list waits for; -1 at first. Empty without reductions.
     """
 
@@ -226,9 +229,12 @@ def number_transfers(  # noqa: C901 -- one loop: calls with arrays cost machine 
 def number_reductions(  # noqa: C901 -- as above
     cells: Cells, counts: list[int], reduced: list[int], known: KnownReductions, numbers: CellNumbers
 ) -> int:
-    """Give the k-th Reduces of each group one number, behind the transfers; return `WRITTEN` or the kind of error."""
+    """Give the k-th Reduces of each group one number, behind the transfers; return `WRITTEN` or the kind of error.
+
+    An Unshard is a reduction of one rank. The next computation of its stage waits for it.
+    """
     begins, codes, stages, _, others, _ = cells
-    following, num_posts, firsts, lasts, open_of, open_ranks = known
+    following, num_posts, firsts, lasts, open_of, open_ranks, gathers = known
     posted, awaited, at_end = numbers
     num_transfers, num_reductions, num_stages = counts[1], 0, len(open_of)
     for rank in range(len(begins) - 1):
@@ -260,13 +266,19 @@ def number_reductions(  # noqa: C901 -- as above
                 posted[i], is_open = num_transfers + reduction, True
             elif codes[i] == STEP and open_ranks[stage] == rank and open_of[stage] >= 0:
                 awaited[i], open_of[stage] = num_transfers + open_of[stage], -1
+            elif codes[i] == UNSHARD:
+                posted[i], gathers[stage] = num_transfers + num_reductions, i
+                reduced[num_reductions], num_posts[num_reductions] = len(lasts) + rank * num_stages + stage, 1
+                num_reductions += 1
+            elif (codes[i] < SEND_F or codes[i] >= OVERLAPPED) and gathers[stage] >= begins[rank]:
+                awaited[i], gathers[stage] = posted[gathers[stage]], -1
         if is_open:
             for i in range(begins[rank], begins[rank + 1]):  # unfinished reductions
                 if codes[i] == POST_REDUCE and open_of[stages[i]] >= 0:
                     at_end[i], open_of[stages[i]] = num_transfers + open_of[stages[i]], -1
     counts[2] = num_reductions
     for reduction in range(num_reductions):
-        if num_posts[reduction] != num_posts[firsts[reduced[reduction]]]:
+        if reduced[reduction] < len(lasts) and num_posts[reduction] != num_posts[firsts[reduced[reduction]]]:
             return UNREDUCED
     return WRITTEN
 
@@ -331,10 +343,14 @@ def write_rank(  # noqa: C901 -- as above
     _, num_microbatches, is_blocking, has_latency = rules
     i, last_cell = begins[rank], begins[rank + 1]
     while i < last_cell:
-        if end + 8 > len(kinds):
+        if end + 10 > len(kinds):
             return -CROWDED
         code, last = codes[i], i + codes[i] // OVERLAPPED
         if code < SEND_F or code >= OVERLAPPED:
+            for part in range(i, last + 1 if len(awaited) > 0 else i):
+                if awaited[part] >= 0:
+                    kinds[end], targets[end] = WAIT, awaited[part]
+                    end += 1
             for part in range(i, last + 1):
                 row = codes[part] % OVERLAPPED * num_stages + stages[part]
                 for needed in (owns[row], foreign[row]):
@@ -376,7 +392,9 @@ def write_rank(  # noqa: C901 -- as above
                 kinds[end], targets[end] = WAIT, awaited[i]
                 end += 1
             kinds[end], takes[end] = WORK, own[i]
-        elif code in (UNSHARD, RESHARD):
+        elif code == UNSHARD:
+            kinds[end], targets[end] = REDUCE, own[i]
+        elif code == RESHARD:
             kinds[end] = MARK
         else:
             raise ValueError("op code: got an unknown code; add it to `write_instructions`")
@@ -480,7 +498,7 @@ def write_spans(
             posted[op] = times[at]
             while code == POST_REDUCE and kinds[at] == WAIT:
                 at += 1
-            if SEND_F <= code <= POST_REDUCE:
+            if SEND_F <= code <= UNSHARD:
                 starts[op] = times[num_instructions + targets[at]]
                 ends[op] = times[num_instructions + num_posted + targets[at]]
                 at += 2 if is_blocking and code <= SEND_B else 1

@@ -3,6 +3,7 @@
     Compute      waits for the messages that it needs, works
     Overlap      waits for the messages of both ops, works on both at once, then on the rest of each
     Send, Recv   post; a blocking Send then waits for its message
+    Unshard      posts, as a reduction of its rank alone; the next computation of its stage waits for it
     Reduce       posts; if it sums other things than gradients, it first waits for the Reduce of its stage before it
     Step         waits for the Reduce of its stage before it, works
     end          waits for unfinished reductions
@@ -47,7 +48,7 @@ from pipesched.simulator.fast.instruction_writer import (
     write_spans,
 )
 from pipesched.simulator.fast.own_work import with_own_work
-from pipesched.simulator.fast.program import InstructionTime, LatencyTime, Program, SpanNumbers, WorkTime
+from pipesched.simulator.fast.program import Gather, InstructionTime, LatencyTime, Program, SpanNumbers, WorkTime
 
 _FAULTS = {
     MISSING: "an op waits forever",
@@ -127,8 +128,13 @@ def _columns(
         lasts=none(room.channels),
     )
     num_sums = len(op_cells.CONTENTS) * num_stages
+    by_stage = (none(num_stages) for _ in "123")
     reductions = KnownReductions(
-        none(room.reductions), zeros(room.reductions), none(num_sums), none(num_sums), *(none(num_stages) for _ in "12")
+        none(room.reductions),
+        zeros(room.reductions),
+        none(num_sums),
+        none(num_sums),
+        *by_stage,
     )
     awaited = [none(room.cells if room.reductions else 0) for _ in "12"]
     numbers = CellNumbers(zeros(room.cells), *awaited)
@@ -177,11 +183,12 @@ class _Room:
         num_overlaps = columns.num_overlaps
         self.cells = num_cells
         self.transfers = num_sends
-        self.reductions = counts[op_cells.REDUCE]
+        num_unshards = counts[op_cells.UNSHARD]
+        self.reductions = counts[op_cells.REDUCE] + num_unshards
         self.channels = min(num_sends + num_recvs, num_ranks * num_ranks)
         self.durations = num_cells - num_sends - num_recvs + num_overlaps + self.channels + 1
         num_waits = num_recvs + 2 * self.reductions + num_sends * is_blocking
-        self.instructions = num_cells + num_overlaps + num_waits + num_ranks + 8
+        self.instructions = num_cells + num_overlaps + num_waits + num_ranks + 10
 
 
 def _spans(columns: OpColumns, shape: ProgramShape, times: Any) -> SpanNumbers:
@@ -209,8 +216,10 @@ def _durations(
             yield WorkTime(devices[bisect(begins, cell) - 1], op, piece >= 8, piece % 8)
 
 
-def _group(content: int, stage: int) -> Group:
-    """Return the group of Reduces that has a number, as `write_instructions` gives it."""
+def _group(content: int, stage: int) -> Group | Gather:
+    """Return the group of Reduces, or the gather of a rank, that has a number, as `write_instructions` gives it."""
+    if content >= len(op_cells.CONTENTS):
+        return Gather(stage, content - len(op_cells.CONTENTS))
     return Reduce(stage, op_cells.CONTENTS[content]).group
 
 

@@ -72,7 +72,7 @@ def _insertions(program: Program) -> _Insertions:
     codes = columns.codes[cells]
     computes = (codes < op_cells.SEND_F) | (codes >= op_cells.OVERLAPPED)
     after, posts = computes | (codes == op_cells.STEP), (codes >= op_cells.SEND_F) & (codes < op_cells.REDUCE)
-    waits = np.flatnonzero(program.kinds == WAIT)
+    waits = np.flatnonzero((program.kinds == WAIT) & (program.targets < len(program.following)))
     op_of = np.searchsorted(spans.posted, waits, side="right") - 1
     is_receipt = computes[op_of] & (waits < spans.starts[op_of])
     waits, op_of = waits[is_receipt], op_of[is_receipt]

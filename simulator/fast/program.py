@@ -42,6 +42,13 @@ class LatencyTime(NamedTuple):
     hop: Hop
 
 
+class Gather(NamedTuple):
+    """The gather of the weights of a stage by an Unshard of a rank: a reduction of the rank alone."""
+
+    stage: int
+    rank: int
+
+
 InstructionTime: TypeAlias = WorkTime | HandOverWork | LatencyTime | float
 """The duration of an instruction; a number is in seconds."""
 
@@ -77,7 +84,7 @@ class Program:
         following: T transfers: the next of the same channel; -1 behind the last.
         messages: Every distinct message once, without its micro-batch.
         sizes: T indices into `messages`.
-        reductions: Group of each reduction.
+        reductions: Group of each reduction, or its gather.
         find_spans: Converts all times by number into the times of the spans of all ops, in order of rank and list. It
             also converts numbers of times (`time_numbers`) into the numbers of the spans. Of n instructions, time k is
             the arrival at number k; time n + t is the start of transfer or reduction t; the ends follow.
@@ -95,7 +102,7 @@ class Program:
     following: machine_code.Int32s
     messages: tuple[Message, ...]
     sizes: machine_code.Int32s
-    reductions: list[Group]
+    reductions: list[Group | Gather]
     find_spans: Callable[[Any], SpanNumbers]
     own_work: OwnWork | None = None
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, final
 
-from pipesched.profiles.clusters import AllReduce, Cluster, Hop
+from pipesched.profiles.clusters import AllReduce, Cluster, Hop, Rounds
 from pipesched.profiles.costs import StageCosts, reduction_of
+from pipesched.schedules.ops import Group
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import LinkQueue, Wire, Wires
 from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers, in_arrays
-from pipesched.simulator.fast.program import Program
+from pipesched.simulator.fast.program import Gather, Program
 
 
 class ProgramNetwork(NamedTuple):
@@ -70,6 +71,7 @@ class _Network:
         everybodys = self._devices * num_pipelines
         self._wires = Wires(cluster, everybodys)
         self._queue_numbers: dict[LinkQueue, int] = {}
+        self._gathers = defaultdict[int, LinkQueue](LinkQueue)  # of each rank
         num_ranks = Counter(everybodys)
         shared = [device for device in num_ranks if num_ranks[device] > 1 or network.slowdown]
         self._sharers = {device: number for number, device in enumerate(shared)}
@@ -86,7 +88,7 @@ class _Network:
             num_shared += mode == SHARED
         queues = [number for wire in wires for number in (*self._numbers(wire.ways), -1, -1)[:3]]
         sums = dict.fromkeys(program.reductions)
-        plans = {group: reduction_of(group, program.schedule, costs, self._cluster) for group in sums}
+        plans = {group: self._plan(group) for group in sums}
         way_of = {group: number for number, group in enumerate(sums)}
         groups: list[Iterable[int]] = [*hops, *(_devices(plan.hops) for plan in plans.values())]
         slowed = [[self._sharers[device] for device in group if device in self._sharers] for group in groups]
@@ -115,8 +117,9 @@ class _Network:
             _begins(slowed),
             [device for group in slowed for device in group],
         )
-        members = [len(program.schedule.summands[group]) for group in program.reductions]
-        reductions = self._reductions(members, list(plans.values()))
+        summands = program.schedule.summands
+        members = [1 if isinstance(group, Gather) else len(summands[group]) for group in program.reductions]
+        reductions = self._reductions(members, plans)
         options = self._options
         chunk_bytes = math.inf if options.chunk_bytes is None else float(options.chunk_bytes)
         is_eager = options.protocol == "eager"
@@ -140,15 +143,23 @@ class _Network:
             return SHARED
         return CHUNKED if wire.crosses_nic and self._options.chunk_bytes is not None else ALONE
 
-    def _reductions(self, members: list[int], plans: Sequence[AllReduce]) -> Reductions:
+    def _plan(self, group: Group | Gather) -> AllReduce:
+        if not isinstance(group, Gather):
+            return reduction_of(group, self._program.schedule, self._costs, self._cluster)
+        seconds = self._costs.stages[group.stage].unshard_s
+        return AllReduce("ring", (Rounds(1, (), seconds, seconds),))
+
+    def _reductions(self, members: list[int], plans: Mapping[Group | Gather, AllReduce]) -> Reductions:
         kept: list[list[tuple[int, float]]] = []  # of each plan: (queue, until)
         phases: list[list[tuple[int, float, float, list[int]]]] = []
-        for plan in plans:
+        for group, plan in plans.items():
             wires = {hop: self._wires.between(*hop) for hop in plan.hops}
             in_rounds = self._options.chunk_bytes is not None and any(wire.crosses_nic for wire in wires.values())
             kept.append(
                 [(queue, until) for hop, until in plan.until_s().items() for queue in self._numbers(wires[hop].ways)]
             )
+            if isinstance(group, Gather):
+                kept[-1] += [(queue, plan.seconds) for queue in self._numbers([self._gathers[group.rank]])]
             phases.append(
                 [
                     (phase.count, phase.occupied_s, phase.seconds, self._queues(phase.hops, wires))
@@ -165,7 +176,7 @@ class _Network:
             _begins(kept),
             [queue for queue, _ in all_kept],
             [until for _, until in all_kept],
-            [plan.seconds for plan in plans],
+            [plan.seconds for plan in plans.values()],
             _begins(phases),
             [phase[0] for phase in all_phases],
             [phase[1] for phase in all_phases],

@@ -84,7 +84,7 @@ KINDS = (
 )  # fmt: skip
 """The kinds of bytes; every memory sample has all of them, in this order."""
 
-_ROWS_OF = (5, 4, 3, 2, 2, 3, 1, 1, 1, 1, 0, 1, 1, 0, 0)
+_ROWS_OF = (5, 4, 3, 2, 2, 3, 1, 1, 1, 1, 0, 0, 1, 1, 0)
 """The most lifetimes that begin at a cell, by its code."""
 
 

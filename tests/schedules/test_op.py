@@ -93,9 +93,9 @@ def test_an_overlap_holds_two_computations_and_all_else_at_most_one():
         assert computes(op) == ()
 
 
-def test_sends_recvs_and_reduces_only_post_and_all_else_keeps_a_device_busy():
-    assert not any(map(occupies_device, (Send(ACTIVATION, 0), Recv(ACTIVATION, 0), Reduce(0))))
-    assert all(map(occupies_device, (F5, Overlap(F5, B1), Step(0), Average(0), Unshard(0), Reshard(0))))
+def test_sends_recvs_reduces_and_unshards_only_post_and_all_else_keeps_a_device_busy():
+    assert not any(map(occupies_device, (Send(ACTIVATION, 0), Recv(ACTIVATION, 0), Reduce(0), Unshard(0))))
+    assert all(map(occupies_device, (F5, Overlap(F5, B1), Step(0), Average(0), Reshard(0))))
 
 
 def test_an_overlap_works_on_two_stages_a_message_on_none_and_all_else_on_its_own():
