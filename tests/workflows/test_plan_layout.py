@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 
 import pytest
 
@@ -133,6 +134,16 @@ def test_machines_without_a_data_sheet():
         pipesched.plan_layout(SMALL, Cluster((Device(), Device(speed=0.5))), batch_size=8)
     with pytest.raises(pipesched.ProfileError, match="gpu: got 'nosuch'"):
         pipesched.plan_layout(SMALL, DGX, batch_size=8, gpu="nosuch")
+
+
+def test_torchtitan_compiles_layers_whose_backward_is_whole():
+    narrow = {"depths": 2, "tensor": 1, "context": 1, "sizes": 1, "top": 1, "trainer": "torchtitan"}
+    whole, split = (
+        tomllib.loads(search(schedules=[name], **narrow).export("torchtitan")) for name in ("1f1b", "zb_h1")
+    )
+    assert whole["compile"]["enable"]
+    assert "compile" not in split
+    assert split["parallelism"]["pipeline_parallel_schedule_csv"]
 
 
 def test_torchtitan_has_no_float8_experts():

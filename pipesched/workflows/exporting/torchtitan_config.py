@@ -19,7 +19,8 @@ Names and rules are from torchtitan 0.2.2, the last release that reads a file (`
   computation, weights and optimizer. There is no float16. Float8 leaves the output layer in bfloat16.
 * Attention is scaled_dot_product_attention or FlexAttention, neither of which keeps its whole matrix.
 * ``torch.compile`` fuses kernels that only move bytes, and launches none one by one; asynchronous tensor parallelism
-  and fast float8 need it.
+  and fast float8 need it. PyTorch's pipelines refuse compiled layers where I and W are ops of their own
+  (`_check_torch_compile_compatibility` in `schedules.py`).
 """
 
 from __future__ import annotations
@@ -130,6 +131,11 @@ def _require_known(setting: PipelineSetting) -> None:
         raise ArgumentError(
             f"precision: got {sharding.precision}, expected bfloat16, float32, or float8 without expert parallelism, "
             f"as {_NAME} has no other; estimate the profile in one of them"
+        )
+    if _is_compiled(setting) and setting.lists.columns.splits_backward:
+        raise ArgumentError(
+            f"schedule: got {setting.schedule}, which splits the backward of compiled layers, expected a whole "
+            f"backward, as PyTorch's pipelines have no other; {setting.advice(_NAME, 'try 1f1b')}"
         )
     if sharding.tensor > 1 and not sharding.has_sequence:
         raise ArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +13,16 @@ from pipesched.profiles.costs import LayerSharding, Recomputation
 from pipesched.profiles.inside_stage import ModelShape, fabric_of
 from pipesched.profiles.io import gpu_names, load_gpu, model_shape
 from pipesched.questions import LayoutSettings, PlanLimits, RecomputeChoice, TrainerName
+from pipesched.schedules.builders import find
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
 from pipesched.simulator.planner import (
     LAYOUT_CHUNKS,
     LAYOUT_SCHEDULES,
     LAYOUT_SIZES,
     LayoutRequest,
+    layout_of,
 )
+from pipesched.simulator.search import Setting
 from pipesched.workflows import ArgumentError, asks, require_callable, require_kind
 from pipesched.workflows.exporting import LayoutRule
 from pipesched.workflows.planning.layout_search import LayoutSearch, require_exportable_shape
@@ -28,7 +31,7 @@ from pipesched.workflows.planning.planning import plannable_schedules, ranking_o
 _SCHEDULES: dict[TrainerName | None, tuple[str, ...]] = {
     None: LAYOUT_SCHEDULES,
     "megatron": ("1f1b", "interleaved"),
-    "torchtitan": ("1f1b", "interleaved", "interleaved_zb", "zbv"),
+    "torchtitan": ("1f1b", "interleaved"),
     "deepspeed": ("1f1b",),
 }
 """The schedules that are tried by default."""
@@ -43,7 +46,7 @@ _MEGATRON = LayerSharding(has_sequence=True, hides_gradients=True, hides_weights
 _SOFTWARE: dict[TrainerName | None, LayerSharding] = {
     None: _MEGATRON,
     "megatron": _MEGATRON,
-    "torchtitan": replace(_MEGATRON, has_fused_gradients=False, has_graphs=True),
+    "torchtitan": replace(_MEGATRON, has_fused_gradients=False, has_graphs=True),  # torch.compile
     "deepspeed": LayerSharding(gradient_bytes=6, has_fused_gradients=False, has_whole_sums=True),
 }
 """The software of a trainer, as its export sets it; without a trainer that of Megatron-LM with its overlap options.
@@ -96,15 +99,15 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     device, trainer = cluster.devices[0], question.trainer
     node = first_devices(cluster, [device.node for device in cluster.devices].count(device.node))
     memory_bytes = gpu.memory_bytes if device.memory_bytes is None else device.memory_bytes
+    schedules = _SCHEDULES[trainer]
+    if question.schedules is not None:
+        schedules = plannable_schedules(question.schedules, asynchronous=False)
     base = replace(
-        _SOFTWARE[trainer],
+        _software(trainer, schedules),
         precision=question.precision,
         attention=question.attention,
         fit_factor=question.fit_factor,
     )
-    schedules = _SCHEDULES[trainer]
-    if question.schedules is not None:
-        schedules = plannable_schedules(question.schedules, asynchronous=False)
     rule = None if trainer is None else LayoutRule(trainer)
     request = LayoutRequest(
         shape=shape,
@@ -159,6 +162,14 @@ def _require_equal(cluster: Cluster) -> None:
             "cluster: got devices or links that differ, expected equal GPUs for a layout; try the nodes of a machine, "
             "as `load_machine('dgx-h100')`"
         )
+
+
+def _software(trainer: TrainerName | None, schedules: Iterable[str]) -> LayerSharding:
+    """Return the software of a trainer; PyTorch refuses compiled layers where I and W are ops of their own."""
+    settings = (Setting(name, 2, 4, 2 if find(name).traits.takes_chunks else None) for name in schedules)
+    if trainer == "torchtitan" and any(layout_of(setting).splits for setting in settings):
+        return replace(_SOFTWARE[trainer], has_graphs=False, has_fused_pointwise=False)
+    return _SOFTWARE[trainer]
 
 
 def _counts(counts: Counts | None) -> tuple[int, ...] | None:

@@ -171,6 +171,10 @@ def test_stages_of_zero_are_shards_of_fsdp(setting, degrees, reshard):
         (one_rank(LayerSharding(data=2, zero=1)), "zero: got 1, expected 0 or 2 or 3, as torchtitan shards gradients"),
         (one_rank(LayerSharding(context=2)), "zero: got 0, expected 2 or 3, as torchtitan shards gradients"),
         (one_rank(LayerSharding(tensor=2)), "sequence parallelism: got none with tensor parallelism of 2, expected"),
+        (
+            replace(ZERO_BUBBLE, sharding=LayerSharding(has_graphs=True)),
+            "schedule: got zb_h1, which splits the backward of compiled layers, expected a whole backward",
+        ),
         (one_rank(LayerSharding(precision="float4")), "precision: got float4, expected bfloat16, float32, or float8"),
         (
             one_rank(LayerSharding(tensor=4, has_sequence=True, expert=2, expert_tensor=2)),
