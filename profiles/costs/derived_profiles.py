@@ -46,7 +46,8 @@ def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes:
         predict_s = layer.said("predict_s")
         work = LayerWork(layer.copy_s, predict_s, layer.average_s)
         states = layer.weight_bytes, layer.optimizer_bytes, layer.step_s
-        layers.append(LayerCost(name, *states, measured, work, layer.gradient_bytes))
+        gradients = {name: getattr(layer, name) for name in ("gradient_bytes", "kept_gradient_bytes")}
+        layers.append(LayerCost(name, *states, measured, work, **gradients))
         input_bytes = [cost.output_bytes for cost in scaled]
     others = [str(size) for size in all_sizes if size != microbatch_size]
     assumed = f", sizes {', '.join(others)} in proportion" if others else ""

@@ -56,6 +56,7 @@ class LayerCost:
         gradient_bytes: Bytes of the gradients from the first backward to the Step (default: `weight_bytes`).
         sharded: Exchanges of weights that copies of the layer share, which no measurement contains; None if each copy
             has all weights.
+        kept_gradient_bytes: Bytes of gradients that are held always; a part of `optimizer_bytes`.
     """
 
     name: str
@@ -66,6 +67,7 @@ class LayerCost:
     work: LayerWork | None = None
     gradient_bytes: int | None = None
     sharded: ShardedWeights | None = None
+    kept_gradient_bytes: int = 0
 
     @property
     def said_gradient_bytes(self) -> int:
@@ -360,6 +362,7 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         output_is_saved=output_is_saved(measured),
         working_bytes=_working_bytes(measured),
         gradient_bytes=_gradient_bytes(layers),
+        kept_gradient_bytes=sum(layer.kept_gradient_bytes for layer in layers),
     )
     return _split_first(cost) if is_first else _split(cost, measured)
 

@@ -13,7 +13,7 @@ _SECONDS = (
 """The fields with seconds of a stage."""
 ADDED_UP = (
     *_SECONDS, "unshard_s", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes",
-    "gradient_bytes",
+    "gradient_bytes", "kept_gradient_bytes",
 )  # fmt: skip
 """The fields that are summed over neighbouring stages or layers of one stage."""
 OF_SAMPLES = (
@@ -49,6 +49,7 @@ class StageCost:
         working_bytes: Peak memory of B or I while it runs, besides its inputs.
         gradient_bytes: Bytes of the gradients from the first B or W to the Step (default: `weight_bytes`).
         unshard_s: Seconds of Unshard, a gather of sharded weights; F and B do not contain them.
+        kept_gradient_bytes: Bytes of gradients that are held always; a part of `optimizer_bytes`.
     """
 
     forward_s: float
@@ -70,6 +71,7 @@ class StageCost:
     working_bytes: int = 0
     gradient_bytes: int | None = None
     unshard_s: float = 0.0
+    kept_gradient_bytes: int = 0
 
     @property
     def whole_backward_s(self) -> float | None:

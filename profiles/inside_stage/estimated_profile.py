@@ -179,11 +179,13 @@ class TrainingState:
     Attributes:
         weight_bytes: Bytes of the weights, of their shard with ZeRO-3.
         kept_bytes: Bytes of gradients, float32 weights and moments.
+        gradient_bytes: Bytes of the gradients alone.
         step_s: Seconds of the sum of gradients, of the step, and of the gather of weights.
     """
 
     weight_bytes: int
     kept_bytes: int
+    gradient_bytes: int
     step_s: float
 
 
@@ -225,7 +227,7 @@ def training_state(
         if sharding.zero in (1, 2):
             gathered_s = clock.collective_s(Collective("all_gather", element * parameters, group), is_chained=True)
             step_s += 0.0 if sharding.hides_weights else gathered_s
-    return TrainingState(weights, gradients + states, step_s)
+    return TrainingState(weights, gradients + states, gradients, step_s)
 
 
 def _summed_bytes(sharding: LayerSharding) -> int:
@@ -254,6 +256,7 @@ def _layer_cost(
         measurements,
         LayerWork(clock.moved_s(2 * weights), clock.moved_s(4 * weights), clock.moved_s(11 * weights)),
         gradient_bytes=0,
+        kept_gradient_bytes=dense.gradient_bytes + experts.gradient_bytes,
         sharded=_sharded(first, clock) if first.gathers else None,
     )
 

@@ -100,6 +100,7 @@ class _Layer(Record):
     work: _Work | None = None
     gradient_bytes: Bytes | None = None
     sharded: _Sharded | None = None
+    kept_gradient_bytes: Bytes = 0
 
 
 class _Provenance(Record):

@@ -68,6 +68,7 @@ class _StageCost(Record):
     working_bytes: Bytes = 0
     gradient_bytes: Bytes | None = None
     unshard_s: Seconds = 0.0
+    kept_gradient_bytes: Bytes = 0
 
 
 class _Stage(Record):

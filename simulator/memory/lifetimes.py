@@ -16,7 +16,7 @@ The kinds, and when each is held:
     reference        of stages that are averaged: one reference model on the device, always
     updates          of such a stage, each rank's: a place for its update, or the weights before its Step, always
     gradients        `gradient_bytes`, by default as many as of the weights, from the end of a stage's first B or W to
-                     the end of its next Step
+                     the end of its next Step; `kept_gradient_bytes` always
     activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
                      W the part that W still needs; with R only the stage's input until R; and while B or I runs its
                      working memory, such as gradients of activations inside the stage

@@ -27,7 +27,7 @@ from pipesched.schedules.common import too_many_objects
 from pipesched.schedules.ops import Op, Recv, Send
 from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError, differ
 from pipesched.simulator.memory.instants import Instants, Totals, holds_inside, seen_at_once, totals
-from pipesched.simulator.memory.lifetime_loop import START, UPDATES
+from pipesched.simulator.memory.lifetime_loop import OPTIMIZER, START, UPDATES
 from pipesched.simulator.memory.lifetimes import KIND_OF, KINDS, lifetimes, row_bytes
 
 _OP_BYTES = 3000
@@ -91,6 +91,10 @@ def memory(
     is_update = rows.parts == UPDATES  # the ranks of a device share one reference model
     for device, stage in {*zip(own[is_update].tolist(), rows.stages[is_update].tolist(), strict=True)}:
         changes[np.searchsorted(devices, device), KINDS.index("reference")] += costs.stages[stage].weight_bytes
+    for row in np.flatnonzero(rows.parts == OPTIMIZER):  # of an estimate it contains the gradients
+        kept_bytes = costs.stages[rows.stages[row]].kept_gradient_bytes
+        changes[len(devices) + row, KINDS.index("optimizer")] -= kept_bytes
+        changes[len(devices) + row, KINDS.index("gradients")] += kept_bytes
     is_change = np.append(np.ones(len(devices), np.bool_), np.tile(is_held, 2))
     held = totals(
         np.concatenate([devices, own, own])[is_change],

@@ -163,3 +163,13 @@ def test_a_chart_a_trace_and_an_optimum_have_the_costs_of_the_estimate(pipesched
     assert json.loads(pipesched(f"trace {COUNTS} {ESTIMATE}").out)["traceEvents"]
     best = json.loads(pipesched(f"optimize {COUNTS} {ESTIMATE} --seconds 0 --json").out)
     assert best["bound_s"] <= best["makespan_s"] <= simulated["makespan_s"]
+
+
+def test_the_gradients_of_an_estimate_are_always_held_under_their_kind(pipesched):
+    """Of each parameter 2 bytes of weights, 4 of gradients, and 12 of optimizer states, without data parallelism."""
+    answer = json.loads(pipesched(f"simulate {COUNTS} --profile llama3-8b --gpu h100 --tp 8 --sp --json").out)
+    for device in answer["devices"]:
+        held = device["peak_memory_by_kind"]
+        assert held["weights"] > 0
+        assert held["gradients"] == 2 * held["weights"]
+        assert held["optimizer"] == 6 * held["weights"]

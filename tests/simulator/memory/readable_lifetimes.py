@@ -233,7 +233,9 @@ def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Itera
                 yield Lifetime("weight_versions", costs.stages[part.stage].weight_bytes, timed.start, timed.over)
     for stage in stages:
         yield Lifetime("weights", costs.stages[stage].weight_bytes, begin)
-        yield Lifetime("optimizer", costs.stages[stage].optimizer_bytes, begin)
+        kept_bytes = costs.stages[stage].kept_gradient_bytes
+        yield Lifetime("optimizer", costs.stages[stage].optimizer_bytes - kept_bytes, begin)
+        yield Lifetime("gradients", kept_bytes, begin)
     version: Counter[int] = Counter()
     for index, timed in enumerate(ops):
         if isinstance(timed.op, Step):

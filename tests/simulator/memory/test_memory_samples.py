@@ -18,6 +18,8 @@ from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory.memory_samples import KINDS, memory, over_capacity, peak_memory
 from tests.properties import examples
 from tests.schedules.hand_schedules import replicated, v_shaped
+from tests.simulator.memory import readable_lifetimes
+from tests.strategies import random_costs
 
 TWO = StageCosts(
     (
@@ -322,3 +324,17 @@ def test_costs_of_too_few_stages_are_refused():
     schedule = build("1f1b", 2, 2)
     with pytest.raises(SimulationError, match="of 1 stages, expected 2"):
         memory(simulate_lists(schedule, TWO), uniform(1, 1.0, 2.0), schedule)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera"])
+def test_kept_gradients_are_a_part_of_the_states_under_their_own_kind(name):
+    chance = Random(name)
+    schedule = lower(build(name, 4, 8))
+    costs = random_costs(chance, schedule.num_stages)
+    kept = tuple(replace(cost, kept_gradient_bytes=cost.optimizer_bytes // 3) for cost in costs.stages)
+    timeline, with_kept = simulate_lists(schedule, costs), replace(costs, stages=kept)
+    samples = memory(timeline, with_kept, schedule)
+    assert samples == readable_lifetimes.memory(timeline, with_kept, schedule)
+    before = memory(timeline, costs, schedule)
+    assert [sample.total_bytes for sample in samples] == [sample.total_bytes for sample in before]
+    assert samples != before
