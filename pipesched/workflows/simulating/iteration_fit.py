@@ -44,7 +44,7 @@ def fitted_to_iteration(source: ScheduleSource, setup: Setup, iteration_s: float
     """Return the setup whose prediction takes the known seconds of an iteration, and the fit.
 
     The factor scales the seconds of all layers with their collectives and their step. Messages between stages, and
-    other work of the ranks, do not scale. A cut of the layers that is searched is searched for every factor.
+    other work of the ranks, do not scale. The layers of the stages stay as the estimate without a factor cuts them.
 
     Args:
         source: The schedule of the run.
@@ -66,8 +66,10 @@ def fitted_to_iteration(source: ScheduleSource, setup: Setup, iteration_s: float
     if setup.jitter:
         raise ArgumentError("fit_iteration_s: got `jitter` too, expected one of them; leave one out")
 
+    cut = replace(setup, costs=with_fit_factor(profile, 1.0)).cut(source)
+
     def fitted(factor: float) -> Setup:
-        return replace(setup, costs=with_fit_factor(profile, factor))
+        return replace(cut, costs=with_fit_factor(profile, factor))
 
     def seconds(factor: float) -> float:
         return predict_source(source, fitted(factor)).makespan_s

@@ -1,6 +1,6 @@
 """The fit of an estimate to one known run: closed forms, the exact known seconds, and refusals."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -40,6 +40,15 @@ def test_with_messages_the_prediction_is_the_known_seconds_and_a_factor_gives_it
     again = pipesched.simulate(LISTS, pipesched.Setup(estimate(fit_factor=fitted.fit.factor), LINKED))
     assert again.makespan_s == fitted.makespan_s
     assert [d.peak_memory_bytes for d in again.metrics.devices] == [d.peak_memory_bytes for d in plain.metrics.devices]
+
+
+def test_the_layers_of_the_stages_stay_as_the_estimate_cuts_them():
+    lists, slow = pipesched.build("interleaved", 2, 4, 2), replace(LINKED, intra=Link(1e-2, 1e7))
+    costs = pipesched.analytic_profile("gpt:layers=14,width=512,heads=8,context=256,vocab=5120", "a100", [1]).profile
+    plain = pipesched.simulate(lists, pipesched.Setup(costs, slow))
+    fitted = pipesched.simulate(lists, pipesched.Setup(costs, slow), fit_iteration_s=3 * plain.makespan_s)
+    assert fitted.layers == plain.layers
+    assert fitted.makespan_s == pytest.approx(3 * plain.makespan_s, rel=1e-9)
 
 
 def test_the_factor_of_a_profile_is_part_of_the_fit(tmp_path):
