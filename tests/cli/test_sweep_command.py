@@ -77,8 +77,10 @@ def test_the_table_fits_80_columns_and_says_what_is_left_out(pipesched, monkeypa
 def test_where_nothing_fits_the_answer_is_no(pipesched):
     answer = pipesched(f"sweep -s 1f1b -p 2 -m 4 {COSTS} --memory-limit 1KB --json")
     assert answer.code == 1
-    assert "nothing fits into 1 KB (1000 B)" in answer.err
+    assert answer.err.endswith("nothing fits into 1 KB (1000 B); try --recompute both\n")
     assert json.loads(answer.out)["best"] is None
+    both = pipesched(f"sweep -s 1f1b -p 2 -m 4 {COSTS} --memory-limit 1KB --recompute both")
+    assert both.err.endswith("; try more ranks (-p)\n")
 
 
 def test_a_page_says_what_is_over_memory_in_the_unit_of_tables(pipesched, folder):

@@ -91,7 +91,9 @@ def sweep(
     said = result.table(top, [*limits, *doubts])
     print_answer("sweep", result.to_dict(), [*doubts, *result.notes], [said], is_json=json)
     if not result.fitting:
-        complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
+        can_recompute = asked.recompute == "no" and not setup.loaded_costs.is_recomputed
+        advice = "--recompute both" if can_recompute else "more ranks (-p)"
+        complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try {advice}")
         raise typer.Exit(NEGATIVE)
 
 

@@ -91,7 +91,8 @@ def tune(
         if verdict is not None:
             print_result(verdict.table(), verdict.notes)
     if not result.fitting:
-        complain(_nothing_fits(result, machines.memory_limit))
+        can_recompute = asked.recompute == "no" and not profile.is_recomputed
+        complain(_nothing_fits(result, machines.memory_limit, can_recompute=can_recompute))
         raise typer.Exit(NEGATIVE)
 
 
@@ -162,7 +163,7 @@ def _rows_with_plan(result: TuneResult, out: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _nothing_fits(result: TuneResult, limit: str | None) -> str:
+def _nothing_fits(result: TuneResult, limit: str | None, *, can_recompute: bool) -> str:
     from pipesched.simulator.search import least
 
     nearest = least(result.outcomes)
@@ -171,5 +172,5 @@ def _nothing_fits(result: TuneResult, limit: str | None) -> str:
     needed = f"{nearest.held_bytes} bytes ({readable_bytes(nearest.held_bytes)})"
     return (
         f"nothing fits into {limit or 'what the devices have'}: {nearest.setting} needs least, {needed}; "
-        f"try --memory-limit {enough(nearest.held_bytes)}, --recompute both, more --ranks"
+        f"try --memory-limit {enough(nearest.held_bytes)}, {'--recompute both, ' * can_recompute}more --ranks"
     )
