@@ -19,7 +19,7 @@ from pipesched.schedules import repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.columns import machine_code
-from pipesched.schedules.lowering import lower
+from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.ops import Average, WorkOp
 from pipesched.schedules.transforms import recompute, replicate, training_run, with_step_barrier, with_steps
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Precision, Scenario
@@ -93,6 +93,7 @@ HALF = Compression(4, 100.0)
 KEPT = replace(LINK, send_s=0.11, send_s_per_byte=0.003, post_s=0.07, receive_s=0.05, receive_s_per_byte=0.002)
 HANDED = replace(flat(4, KEPT), devices=(Device(op_s=0.03),) * 4)
 HANDED_UNEQUALLY = replace(UNEQUAL, intra=KEPT, links=((1, 2, replace(KEPT, latency_s=1.0, post_s=0.0)),))
+GATHERED = lower_for_torch(build("interleaved", 2, 4))
 UNUSED = [StageCost(9.0, 9.0)]
 
 # lockstep is asked for one pipeline too, and drifting for its first iteration; then the pace of the repeated batch, and
@@ -107,6 +108,13 @@ MATRIX = {
     "overlap, none of it hidden": ("= = = -", lambda: scenario(build("dualpipe_v", 2, 4), overlap=0.0)),
     "overlap, half of it hidden": ("= = = -", lambda: scenario(build("dualpipe_v", 2, 4), overlap=0.5)),
     "overlap, all of it hidden": ("= - = -", lambda: scenario(build("dualpipe", 4, 8), overlap=1.0)),
+    "gathered weights": ("= - = -", lambda: scenario(GATHERED, costs=costs_of(GATHERED, unshard_s=0.6))),
+    "gathered weights, handing over": (
+        "= - = -",
+        lambda: scenario(
+            GATHERED, replace(HANDED, devices=HANDED.devices[:2]), costs=costs_of(GATHERED, unshard_s=0.6)
+        ),
+    ),
     "compression": ("= = = ~", lambda: scenario(build("1f1b", 3, 4), compression=HALF)),
     "stashed weights": ("= = = -", lambda: scenario(build("pipedream", 3, 6))),
     "predicted weights": ("= = = -", lambda: scenario(build("spectrain", 3, 6))),
