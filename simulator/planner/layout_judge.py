@@ -96,17 +96,17 @@ class LayoutJudge:
 
     def weigh(self, layout: TransformerLayout) -> Outcome:
         """Predict time and memory of the fastest cut that fits, else of the one with least memory, or a refusal."""
-        limit, best = self._request.memory_bytes, Outcome(layout, reason="no cut can be predicted")
+        limit, best = self._request.memory_bytes, None
         bounds = self._bounds(layout, self._own_passes(layout.sharding))
         for _, least_seconds, cut in sorted(bounds, key=lambda bound: bound[1]):
-            if best.fits and best.seconds is not None and best.seconds <= least_seconds:
+            if best is not None and best.fits and (best.seconds or 0.0) <= least_seconds:
                 break
             outcome = self._wanted(replace(layout, partition=cut.partition))
             if outcome.held_bytes is not None and limit is not None and outcome.held_bytes > limit:
                 over = f"a GPU holds {outcome.held_bytes} bytes of {limit}"
                 outcome = replace(outcome, reason=over_memory_reason(over))
-            best = min(best, outcome, key=_rank)
-        return best
+            best = outcome if best is None else min(best, outcome, key=_rank)
+        return best or Outcome(layout, reason="no cut can be predicted")
 
     def _wanted(self, layout: TransformerLayout) -> Outcome:
         """Predict a layout with its partition, unless it is refused."""

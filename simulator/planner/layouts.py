@@ -159,6 +159,20 @@ def _is_wasteful(request: LayoutRequest, split: LayerSharding, size: int) -> boo
 def no_layout(request: LayoutRequest) -> ProfileError:
     """Return why no layout exists: the GPUs, the batch or the numbers of the model do not divide."""
     experts = request.shape.experts
+    divides = f"a divisor of the {request.num_gpus} GPUs"
+    num_experts = 1 if experts is None else experts.count
+    of_experts = f"a divisor of the {num_experts} experts" if experts else "1, as the model has no experts"
+    for name, given, whole, expected in (
+        ("depths", request.depths, request.num_gpus, divides),
+        ("tensor", request.tensors, request.num_gpus, divides),
+        ("context", request.contexts, request.num_gpus, divides),
+        ("expert", request.experts, num_experts, of_experts),
+    ):
+        if given is not None and not _chosen(divisors(whole), given):
+            near = max(count for count in divisors(whole) if count <= max(given))
+            return ProfileError(
+                f"plan: {name}: got {', '.join(map(str, given))}, expected {expected}; try `{name}={near}`"
+            )
     counts = f"heads={request.shape.heads}" + (f", experts={experts.count}" if experts else "")
     return ProfileError(
         f"plan: got no layout of {request.shape.name} for {request.num_gpus} GPUs and a batch of {request.batch_size} "

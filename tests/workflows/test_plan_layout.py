@@ -9,6 +9,7 @@ import pytest
 import pipesched
 from pipesched.profiles.clusters import Cluster, Device, of_nodes
 from pipesched.profiles.io import load_machine
+from pipesched.schedules.transforms import with_step_barrier
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.planning import LayoutSearch
 
@@ -96,6 +97,12 @@ def test_a_choice_that_does_not_divide_or_fit_has_its_reason():
     assert {row["fastest"].split()[0] for row in large.choices_table().rows} == {"needs"}
 
 
+def test_a_trainer_that_runs_no_layout_has_its_reason():
+    result = search(tensor=4, trainer="deepspeed")
+    assert result.best is None
+    assert "the first: tensor parallelism: got 4, expected 1, as a PipelineModule of DeepSpeed" in result.nothing_fits
+
+
 def test_layouts_leave_a_margin_of_memory():
     tight = "transformer:layers=24,hidden=8192,heads=64,kv_heads=8,ffn=28672,gated=yes,vocab=32000,seq=4096"
     memory = DGX.devices[0].memory_bytes
@@ -159,3 +166,15 @@ def test_a_model_with_multi_token_prediction_is_planned_but_not_exported():
         result.export("megatron")
     with pytest.raises(ArgumentError, match="multi-token prediction, expected none"):
         pipesched.plan_layout(model, DGX, batch_size=8, trainer="megatron")
+
+
+def test_a_layout_fits_in_simulate_too_with_the_same_bytes():
+    result = search(depths=[2, 4], top=4)
+    for outcome in result.ranking.ranked:
+        layout = outcome.setting
+        profile = result.request.profile(layout.sharding, layout.size)
+        setup = pipesched.Setup(profile, result.request.pipeline(layout.num_ranks), partition=layout.partition)
+        simulation = pipesched.simulate(with_step_barrier(layout.order.build()), setup)
+        peaks = [device["peak_memory_bytes"] for device in simulation.to_dict()["devices"]]
+        assert max(peaks) == outcome.held_bytes <= DGX.devices[0].memory_bytes
+        assert simulation.makespan_s == pytest.approx(outcome.seconds, rel=0.02)  # plan adds the longest step

@@ -83,7 +83,9 @@ class LayoutSearch(Result):
         """A line on the layout that needs the least memory, for a search that found none that fits."""
         nearest = least(self.ranking.rejected)
         if nearest is None:
-            return f"plan: no layout can be predicted; the first: {self.ranking.rejected[0].reason}"
+            rejected = self.ranking.rejected
+            refused = next((outcome for outcome in rejected if outcome.held_bytes is None), rejected[0])
+            return f"plan: no layout can be predicted; the first: {refused.reason}"
         is_near = (nearest.held_bytes or 0) <= self.gpu_bytes
         advice = "`memory_margin=0`, or more GPUs" if is_near else "more GPUs"
         return (

@@ -18,7 +18,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import with_step_barrier, with_tied_sum
 from pipesched.simulator import Scenario
 from pipesched.simulator.fast import predict_scenario
-from pipesched.simulator.planner import LayoutJudge, LayoutRequest, TransformerLayout, layouts, search_plans
+from pipesched.simulator.planner import LayoutJudge, LayoutRequest, TransformerLayout, layouts, search_plans, undivided
 
 H100 = load_gpu("h100")
 DGX = Fabric(8, Link(3.4e-6, 450e9), Link(9.6e-6, 50e9))
@@ -163,3 +163,21 @@ def test_workers_and_limits_change_nothing() -> None:
 def test_numbers_that_do_not_divide() -> None:
     with pytest.raises(ProfileError, match="got no layout of small for 8 GPUs and a batch of 7 samples"):
         search_plans(small_request(SMALL, None, batch_size=7, depths=(1,), tensors=(1,), contexts=(1,)))
+    with pytest.raises(ProfileError, match=r"^plan: tensor: got 3, expected a divisor of the 8 GPUs; try `tensor=2`$"):
+        search_plans(small_request(SMALL, None, tensors=(3,)))
+    with pytest.raises(
+        ProfileError, match="plan: expert: got 2, expected 1, as the model has no experts; try `expert=1`"
+    ):
+        search_plans(small_request(SMALL, None, experts=(2,)))
+
+
+def test_splits_that_do_not_divide_are_the_others():
+    request = small_request(SMALL, None, batch_size=12, zeros=(0,), recomputes=("none",), sizes=(1,))
+    kept = {(layout.num_ranks, layout.sharding) for layout in layouts(request)}
+    left_out = {*undivided(request)}
+    assert left_out
+    assert not kept & left_out
+    assert {split.data for _, split in left_out} == {8}
+    groups = {(depth, tensor, context) for depth in (1, 2, 4, 8) for tensor in (1, 2) for context in (1, 2)}
+    known = {(depth, split.tensor, split.context) for depth, split in kept | left_out}
+    assert known == {group for group in groups if 8 % (group[0] * group[1] * group[2]) == 0}
