@@ -102,8 +102,8 @@ class Totals(NamedTuple):
     orders: Int32s
     amounts: npt.NDArray[Any]
 
-    def where(self, is_meant: npt.NDArray[np.bool_]) -> Totals:
-        """Return some of the totals."""
+    def where(self, is_meant: npt.NDArray[np.bool_] | Sequence[int]) -> Totals:
+        """Return some of the totals, by a mask or by their places."""
         return Totals(self.devices[is_meant], self.times[is_meant], self.orders[is_meant], self.amounts[is_meant])
 
     def places(self, devices: Int32s, times: Float64s, orders: Int32s) -> npt.NDArray[np.int64]:

@@ -103,13 +103,12 @@ def memory(
         changes[is_change],
     )
     held = held.where(_last_longer(held, begin_s) | _inside_short(timeline, instants, held))
-    columns = zip(held.devices.tolist(), held.times.tolist(), held.amounts.tolist(), strict=True)
-    times = [1 if kind == "reference" else num_pipelines for kind in KINDS]
-    samples = [
-        MemorySample(device, time_s, tuple((kind, n * own) for kind, n, own in zip(KINDS, times, its, strict=True)))
-        for device, time_s, its in columns
-    ]
-    return tuple(samples[at] for at in seen_at_once(held, held.amounts.sum(axis=1)))
+    held = held.where(seen_at_once(held, held.amounts.sum(axis=1)))
+    amounts = held.amounts
+    if num_pipelines > 1:  # in Python's numbers, which have any size
+        amounts = amounts.astype(object) * [1 if kind == "reference" else num_pipelines for kind in KINDS]
+    columns = zip(held.devices.tolist(), held.times.tolist(), amounts.tolist(), strict=True)
+    return tuple(MemorySample(device, time_s, tuple(zip(KINDS, its, strict=True))) for device, time_s, its in columns)
 
 
 def require_stages(schedule: Schedule, costs: StageCosts) -> None:
