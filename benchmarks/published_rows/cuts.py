@@ -55,7 +55,7 @@ def cut_of(shape: ModelShape, num_stages: int, rule: CutRule) -> Cut:
 
 
 def _filled(layers: int, num_stages: int) -> Cut:
-    """Return the cut whose stages are filled in turn; the last one has the head and what is left."""
+    """Return the cut whose stages are filled in turn; the last one has the head."""
     full = -(-layers // num_stages)
     return Cut(tuple(min(full, max(0, layers - full * index)) for index in range(num_stages)), num_stages - 1)
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from published_rows.comparison import Compared, groups_of, mean_correlation, schedule_ratios, summary_of
+from published_rows.comparison import Compared, groups_of, mean_correlation, same_setting, schedule_ratios, summary_of
 from published_rows.row import PublishedRun
 
 
@@ -81,6 +81,12 @@ def batch_regret(rows: Sequence[Compared]) -> float | None:
     return max(groups, key=lambda group: group.count).regret if groups else None
 
 
+def model_regret(rows: Sequence[Compared]) -> float | None:
+    """Return the regret of the predicted best of the largest group with one model: the choice of a plan."""
+    groups = groups_of(rows, lambda run: (*same_setting(run), run.layers, run.hidden))
+    return max(groups, key=lambda group: group.count).regret if groups else None
+
+
 def gpu_correlation(rows: Sequence[Compared]) -> float | None:
     """Return the mean rank correlation of rows on the same GPU."""
     return mean_correlation(groups_of(rows, lambda run: (run.gpu,)))
@@ -97,6 +103,7 @@ GOALS = (
     Goal("BigScience, A100: time, median error", ("bigscience",), time_median, 0.08),
     Goal("BigScience, A100: rank correlation per batch size", ("bigscience",), batch_correlation, 0.85, is_least=True),
     Goal("BigScience, A100: regret of the predicted best", ("bigscience",), batch_regret, 0.03),
+    Goal("BigScience, A100: regret of a plan, among settings of one model", ("bigscience",), model_regret, 0.03),
     Goal("BigScience, A100: memory, median error", ("bigscience",), memory_median, 0.06),
     Goal("Ultra-Scale Playbook, H100: fits or fails", ("nanotron",), fit_share, 0.95, is_least=True),
     Goal("Ultra-Scale Playbook, H100: memory, median error", ("nanotron",), memory_median, 0.05),

@@ -162,7 +162,7 @@ MACHINES = (
 
 BETTER_BOARDS_BYTES_PER_S = 24e9
 """Bandwidth between the boards of Jean Zay from 25 February 2022 on, for each GPU, one way; fitted."""
-_BETTER_BOARDS = re.compile(r"\b02-2[5-9]\b")
+_BETTER_BOARDS = re.compile(r"\b0(2-2[5-9]|[3-9]-\d\d)\b")
 
 
 def machine_of(run: PublishedRun) -> Machine:

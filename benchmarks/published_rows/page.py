@@ -25,6 +25,7 @@ from published_rows.families import family_errors, family_lines
 from published_rows.goals import GOALS, fit_share, is_host_bound
 from published_rows.machines import MACHINES
 from published_rows.prediction import Prediction
+from published_rows.row import PublishedRun
 from published_rows.trainers import TRAINERS, trainer_of
 
 NUM_WORST = 10
@@ -131,7 +132,11 @@ def group_lines(title: str, rows: Sequence[Compared]) -> Iterator[str]:
     yield ""
     yield f"## {title}: order within groups of comparable settings"
     yield ""
-    yield "Settings of a group share machine, model, number type, GPUs, batch and tokens of a sample."
+    yield fill(
+        "Settings of a group share machine, model, number type, GPUs, batch and tokens of a sample. The goals group "
+        "runs of BigScience by GPUs and batch, and runs of Megatron-Bridge by GPU.",
+        118,
+    )
     yield ""
     yield "| source | groups | settings | correlation, mean | smallest | regret, median | largest |"
     yield "|---|---|---|---|---|---|---|"
@@ -212,13 +217,26 @@ def worst_lines(
     yield ""
     yield f"## The {NUM_WORST} largest errors of {what}, of rows that were not fitted"
     yield ""
-    yield "| row | setting | published | predicted | error | doubts |"
+    yield "| row | setting | published | predicted | error | reason or doubts |"
     yield "|---|---|---|---|---|---|"
     errors = [(error, row) for row in rows if (error := error_of(row)) is not None]
     errors.sort(key=lambda pair: -abs(math.log(max(1 + pair[0], 1e-9))))
     for error, row in errors[:NUM_WORST]:
-        reason = row.prediction.reason or "-"
+        reason = "; ".join(filter(None, (slow_version(row.run), row.prediction.reason))) or "-"
         yield f"| {row.run.id} | {_setting(row)} | {numbers_of(row)} | {error:+.1%} | {reason} |"
+
+
+SLOW_VERSION_S = 2.6e-3
+"""Least seconds of a block for each GPU of the tensor group, of nanotron's version that gathers inputs again."""
+
+
+def slow_version(run: PublishedRun) -> str:
+    """Return the reason of a time that is known from the measurement alone, or an empty text."""
+    if not (run.id.startswith("nanotron-") and run.iter_s and run.global_batch and run.micro_batch and run.dp):
+        return ""
+    passes = run.global_batch / run.dp / run.micro_batch * run.layers
+    is_slow = run.pp == 1 and run.tp > 1 and run.iter_s / passes > SLOW_VERSION_S * run.tp
+    return "as slow as the version that gathers inputs again" if is_slow else ""
 
 
 def _setting(row: Compared) -> str:

@@ -82,6 +82,8 @@ def doubts(run: PublishedRun, setting: Setting) -> list[str]:
         reasons.append("the host binds its time")
     if setting.has_supposed_batch:
         reasons.append("the batch is not published, and supposed")
+    if "recipe" in run.recompute:
+        reasons.append("the recomputation of its recipe is not published, and supposed to be none")
     if run.heads is None:
         reasons.append("the heads are not published, and supposed")
     if run.n_gpus is None:

@@ -181,6 +181,7 @@ TRAINERS = (
         buffer_bytes=lambda _run: 2_000_000_000,
         step_gradient_bytes=4,
         origins={
+            "row_settings": "gradient_bytes 6 in the table Rebalancing layers: chronicles-prequel.md, BF16_Optimizer",
             "cut": "bigscience, train/tr11-176B-ml/chronicles-prequel.md: 78 blocks on 12 stages leave 1 to the last",
             "sends": "DeepSpeed, deepspeed/runtime/pipe/p2p.py: send, on the stream of the computation",
             "meter": "bigscience, train/tr11-176B-ml/chronicles-prequel.md: nvidia-smi on the first and the last node",
@@ -207,7 +208,10 @@ TRAINERS = (
         refuses_few=True,
         logging_rank="first",
         origins={
-            "cut": "nanotron, src/nanotron/models/base.py: build_model",
+            "row_settings": "nanotron, src/nanotron/trainer.py, optim/gradient_accumulator.py: bytes of gradients; "
+            "keeps_gathered by stages, note and model, and host_collective_s of 330 us for each GPU of the tensor "
+            "group in pipelines: fitted, cause unknown",
+            "cut": "nanotron, src/nanotron/models/base.py: build_model; a stage ends with its share of the costs",
             "buffer_bytes": "nanotron, src/nanotron/parallel/tensor_parallel/functional.py: MemoryBuffer",
             "second_settings": "supposed: the table has one run of a layout, and scripts/scaling_benchmarks.py skips "
             "successful ones",
@@ -245,7 +249,7 @@ TRAINERS = (
             ),
             "hides_tensor": Known(True, "supposed: tp_comm_overlap of the recipes"),
             "merges_copies": Known(
-                True, "Megatron-Bridge, scripts/performance/configs/qwen: moe_flex_dispatcher_backend hybridep"
+                True, "Megatron-Bridge, scripts/performance/configs/qwen: hybridep; supposed for other models"
             ),
             "gradient_bytes": Known(
                 2, "Megatron-Bridge, src/megatron/bridge/perf_recipes/_common.py: grad_reduce_in_fp32 is off"
@@ -274,6 +278,7 @@ TRAINERS = (
         buffer_bytes=_titan_loss_bytes,
         meter="reserved",
         origins={
+            "row_settings": "each note: compile, asynchronous tensor parallelism; selective checkpoints go by operator",
             "meter": "supposed: max_reserved_gib of torchtitan's metrics",
             "buffer_bytes": "torchtitan, train.py of 2024: cross_entropy of float32 logits, which is not compiled",
         },

@@ -167,7 +167,7 @@ class LayerSharding:
         ),
     ] = False
     host_collective_s: Annotated[
-        float, Description("Time of the host to launch a collective, without graphs [s].", least=0, has_option=False)
+        float, Description("Least time of a collective without graphs, on the host [s].", least=0, has_option=False)
     ] = 250e-6
     hides_gradients: Annotated[
         bool, Description("Sum gradients beside the last backward.", option="--overlap-grad-reduce")
