@@ -48,6 +48,9 @@ def main() -> int:
     except (OSError, ValueError) as error:
         parser.error(f"--rows: {error}")
     rows = [row for row in rows if row.id.startswith(arguments.source)][:: arguments.every]
+    if not rows:
+        got = f"{arguments.source!r}, no row of {arguments.rows.name}"
+        parser.error(f"--source: got {got}, expected the first part of a row's name; try nanotron")
     begun_s = time.monotonic()
     predictions = [predict(row) for row in rows]
     taken_s = time.monotonic() - begun_s

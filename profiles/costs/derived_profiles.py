@@ -215,15 +215,14 @@ def with_fit_factor(profile: Profile, factor: float) -> Profile:
     )
 
 
-def _slowed(value: Any, factor: float) -> Any:
-    """Return a record with each float times `factor`; every float is a number of seconds."""
-    if isinstance(value, float):
-        return value * factor
+def _slowed(value: Any, factor: float, name: str = "") -> Any:
+    """Return a record, or the value of a field, with each field whose name ends in ``_s`` times `factor`."""
     if isinstance(value, tuple):
-        return tuple(_slowed(item, factor) for item in value)
+        return tuple(_slowed(item, factor, name) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _slowed(getattr(value, field.name), factor) for field in fields(value)})
-    return value
+        slowed = {field.name: _slowed(getattr(value, field.name), factor, field.name) for field in fields(value)}
+        return replace(value, **slowed)
+    return value * factor if name.endswith("_s") and value is not None else value
 
 
 def median_profile(*profiles: Profile) -> Profile:

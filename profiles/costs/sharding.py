@@ -27,7 +27,7 @@ MOST_FIT = 100.0
 FitFactor: TypeAlias = Annotated[
     float,
     Description(
-        "Seconds of every layer over their estimate, as `simulate` fits them to one known run.",
+        "Seconds of every layer over their estimate, as simulate fits them to one known run.",
         least=LEAST_FIT,
         most=MOST_FIT,
     ),

@@ -34,7 +34,7 @@ def test_how_layers_are_computed_goes_with_the_plan_to_its_export(pipesched, fol
     assert json.loads((folder / "gpt.json").read_text())["provenance"]["sharding"] == expected
     assert json.loads((folder / "plan.json").read_text())["sharding"] == expected
     said = pipesched("export megatron --plan plan.json").out
-    assert said.startswith("# Megatron-LM, 16 processes: 2 x 2 ranks of 1f1b, each rank 4 that share its layers\n")
+    assert said.startswith("# Megatron-LM, 16 processes: 2 x 2 ranks of 1f1b; 4 GPUs share the layers of a rank\n")
     for line in (
         "--tensor-model-parallel-size 4",
         "--sequence-parallel",

@@ -142,7 +142,8 @@ def _compared_schedules(compared: ScheduleComparison, costs: EstimatedCostOption
     )
     limits = dict.fromkeys(line for prediction in predictions for line in limit_lines(costs.machines, prediction))
     shares = costs.shares(*(prediction.schedule for prediction in predictions), named=True)
-    errors = next((estimate_data(prediction.setup.loaded_costs.gpu_family) for prediction in predictions), None)
+    families = (prediction.setup.loaded_costs.gpu_family for prediction in predictions)
+    errors = next(filter(None, map(estimate_data, families)), None)
     return Answer(
         {"schedules": rows, "estimate_errors": errors},
         rows,

@@ -108,7 +108,7 @@ class PipelineSetting:
     def size_text(self) -> str:
         """The number of processes and their roles, for a comment."""
         gpus = self.sharding.num_gpus
-        shared = f", each rank {gpus} that share its layers" if gpus > 1 else ""
+        shared = f"; {gpus} GPUs share the layers of a rank" if gpus > 1 else ""
         ranks = f"{self.width} x {self.num_ranks} ranks of {self.schedule}"
         return f"{self.width * self.num_ranks * gpus} processes: {ranks}{shared}"
 

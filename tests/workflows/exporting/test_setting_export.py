@@ -225,7 +225,7 @@ def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, sa
     assert more == said
     gpus = fields["sharding"].num_gpus
     assert f", {8 * gpus} processes: 2 x 4 ranks of 1f1b" in text
-    assert (f", each rank {gpus} that share its layers" in text) == (gpus > 1)
+    assert (f"; {gpus} GPUs share the layers of a rank" in text) == (gpus > 1)
 
 
 @pytest.mark.parametrize(

@@ -62,16 +62,27 @@ def test_the_factor_of_a_profile_is_part_of_the_fit(tmp_path):
     assert fitted.setup.loaded_costs.fit_factor == fitted.fit.factor
 
 
-def test_a_factor_multiplies_all_seconds_and_no_bytes():
-    def numbers(value):
-        if isinstance(value, dict):
-            return [number for item in value.values() for number in numbers(item)]
-        return [number for item in value for number in numbers(item)] if isinstance(value, list | tuple) else [value]
+SECONDS = {
+    *("forward_s", "backward_s", "backward_input_s", "backward_weight_s", "step_s"),
+    *("gather_s", "sum_s", "copy_s", "predict_s", "average_s"),
+}
+"""Fields of a layer's estimate that are seconds."""
 
-    plain = estimate()
+
+def test_a_factor_multiplies_all_seconds_and_no_bytes():
+    def numbers(value, name=""):
+        if isinstance(value, dict):
+            return [number for key, item in value.items() for number in numbers(item, key)]
+        if isinstance(value, list | tuple):
+            return [number for item in value for number in numbers(item, name)]
+        return [(name, value)]
+
+    plain, changed = estimate(data=2, zero=3), set()
     for before, after in zip(plain.layers, with_fit_factor(plain, 3.0).layers, strict=True):
-        for first, second in zip(numbers(asdict(before)), numbers(asdict(after)), strict=True):
-            assert second == (3 * first if isinstance(first, float) else first)
+        for (name, first), (_, second) in zip(numbers(asdict(before)), numbers(asdict(after)), strict=True):
+            assert second == (3 * first if name in SECONDS and first is not None else first)
+            changed |= {name} if second != first else set()
+    assert changed == SECONDS
     assert with_fit_factor(plain, 1.0) is plain
     assert with_fit_factor(with_fit_factor(plain, 2.0), 4.0) == with_fit_factor(plain, 4.0)
 
