@@ -30,7 +30,6 @@ from pipesched.schedules.builders import build_generated
 from pipesched.schedules.columns import op_cells
 from pipesched.simulator.planner.layouts import Form
 from pipesched.simulator.planner.stage_layout import StageLayout, layout_of
-from pipesched.simulator.search import Setting
 
 _LAYER_SHARES = 10
 """Parts of a block's seconds to which embedding and head are rounded in a cut."""
@@ -168,7 +167,7 @@ def _cuts(shape: ModelShape, form: Form, ends: tuple[int, int] | None) -> tuple[
 
 @lru_cache(maxsize=512)
 def _layout(form: Form) -> StageLayout:
-    return layout_of(Setting(form.schedule, form.num_ranks, 2 * form.num_ranks, form.num_chunks))
+    return layout_of(form.setting)
 
 
 def _balanced(num_blocks: int, layout: StageLayout, ends: tuple[int, int]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from pipesched.profiles.clusters import Cluster, Device, Gpu
 from pipesched.profiles.costs import LayerSharding, Profile, Recomputation
 from pipesched.profiles.inside_stage import Fabric, ModelShape, estimated_profile, message_link, require_divided
 from pipesched.schedules.builders import find
-from pipesched.simulator.planner.stage_layout import refusal_of
+from pipesched.simulator.planner.stage_layout import layout_of, refusal_of
 from pipesched.simulator.search import Setting, divisors
 
 LAYOUT_SCHEDULES = ("1f1b", "interleaved", "zb_h1")
@@ -57,6 +57,11 @@ class Form(NamedTuple):
     num_ranks: int
     num_chunks: int | None
 
+    @property
+    def setting(self) -> Setting:
+        """The setting with a few micro-batches, which show its stages."""
+        return Setting(self.schedule, self.num_ranks, 2 * self.num_ranks, self.num_chunks)
+
 
 @dataclass(frozen=True, slots=True)
 class LayoutRequest:
@@ -83,6 +88,7 @@ class LayoutRequest:
         recomputes: Recomputation; selective recomputation is tried only if attention keeps a matrix of scores.
         refusal: Returns why a layout with its partition is not wanted, or None; another process may call it.
         is_uniform: Whether stages share the layers evenly, embedding and head included, as DeepSpeed deals them out.
+        compiles_split: Whether layers are compiled also in schedules that split the backward; PyTorch refuses it.
     """
 
     shape: ModelShape
@@ -104,6 +110,7 @@ class LayoutRequest:
     recomputes: tuple[Recomputation, ...] = ("none", "selective", "full")
     refusal: Callable[[Setting], str | None] | None = None
     is_uniform: bool = False
+    compiles_split: bool = True
 
     def profile(self, sharding: LayerSharding, size: int) -> Profile:
         """Return the estimated profile of one GPU for micro-batches of `size` samples."""
@@ -128,14 +135,17 @@ def layouts(request: LayoutRequest) -> Iterator[TransformerLayout]:
     """
     for depth in _chosen(divisors(request.num_gpus), request.depths):
         forms = [*_forms(request, depth)]
+        uncompiled = () if request.compiles_split else [form for form in forms if layout_of(form.setting).splits]
         for split in _splits(request, request.num_gpus // depth) if forms else ():
             share = request.batch_size // split.data
+            eager = replace(split, has_graphs=False, has_fused_pointwise=False)
             for size, form in product(request.sizes, forms):
                 count = share // size
                 if share % size or (split.zero == _SUMMED_IN_EACH and count > 1) or _is_wasteful(request, split, size):
                     continue
+                used = eager if form in uncompiled else split
                 yield TransformerLayout(
-                    form.schedule, depth, count, form.num_chunks, microbatch_size=size, width=split.data, sharding=split
+                    form.schedule, depth, count, form.num_chunks, microbatch_size=size, width=split.data, sharding=used
                 )
 
 
@@ -188,7 +198,7 @@ def _forms(request: LayoutRequest, depth: int) -> Iterator[Form]:
         for chunks in request.chunks if entry.traits.takes_chunks else (None,):
             form = Form(entry.name, depth, chunks)
             num_stages = depth * (chunks or entry.chunks)
-            if num_stages <= request.shape.layers + 2 and refusal_of(Setting(*form[:2], 2 * depth, chunks)) is None:
+            if num_stages <= request.shape.layers + 2 and refusal_of(form.setting) is None:
                 yield form
 
 

@@ -153,6 +153,16 @@ def test_torchtitan_compiles_layers_whose_backward_is_whole():
     assert split["parallelism"]["pipeline_parallel_schedule_csv"]
 
 
+def test_a_layout_of_torchtitan_takes_as_long_beside_schedules_that_split_the_backward():
+    narrow = {"depths": 4, "tensor": 1, "context": 1, "sizes": 1, "zero": 1, "recompute": "no", "top": 9}
+    alone, beside = (
+        search(schedules=names, trainer="torchtitan", **narrow).to_dict()["layouts"]
+        for names in (["1f1b"], ["1f1b", "zbv"])
+    )
+    assert [layout for layout in beside if layout["schedule"] == "1f1b"] == alone
+    assert len(beside) == 2
+
+
 def test_torchtitan_has_no_float8_experts():
     with pytest.raises(ArgumentError, match="precision: got float8 for the experts of mixtral-8x7b"):
         pipesched.plan_layout("mixtral-8x7b", DGX, batch_size=8, trainer="torchtitan", precision="float8")

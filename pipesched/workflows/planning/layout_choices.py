@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipesched.profiles.costs import LayerSharding
@@ -82,9 +82,8 @@ def layout_choices(request: LayoutRequest, ranking: PlanRanking) -> list[LayoutC
     """
     known: dict[tuple[str, _Value], LayoutChoice] = {}
 
-    def of(choices: dict[str, _Value]) -> Iterator[LayoutChoice]:
-        for choice, value in choices.items():
-            yield known.setdefault((choice, value), LayoutChoice(choice, value))
+    def of(choices: dict[str, _Value]) -> list[LayoutChoice]:
+        return [known.setdefault(choice, LayoutChoice(*choice)) for choice in choices.items()]
 
     seconds = {_whole(outcome.setting): outcome.seconds for outcome in ranking.ranked}
     rejected = {_whole(outcome.setting): outcome.held_bytes for outcome in ranking.rejected}
@@ -100,8 +99,7 @@ def layout_choices(request: LayoutRequest, ranking: PlanRanking) -> list[LayoutC
             elif cost < math.inf:
                 choice.add(max(slowest, cost * request.batch_size), is_bound=True)
     for depth, split in undivided(request):
-        for choice in of(_group_sizes(depth, split)):
-            del choice  # known from here on, without a layout
+        of(_group_sizes(depth, split))  # known from here on, without a layout
     return _in_order(known.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -13,16 +13,13 @@ from pipesched.profiles.costs import LayerSharding, Recomputation
 from pipesched.profiles.inside_stage import ModelShape, fabric_of
 from pipesched.profiles.io import gpu_names, load_gpu, model_shape
 from pipesched.questions import LayoutSettings, PlanLimits, RecomputeChoice, TrainerName
-from pipesched.schedules.builders import find
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
 from pipesched.simulator.planner import (
     LAYOUT_CHUNKS,
     LAYOUT_SCHEDULES,
     LAYOUT_SIZES,
     LayoutRequest,
-    layout_of,
 )
-from pipesched.simulator.search import Setting
 from pipesched.workflows import ArgumentError, asks, require_callable, require_kind
 from pipesched.workflows.exporting import LayoutRule
 from pipesched.workflows.planning.layout_search import LayoutSearch, require_exportable_shape
@@ -103,7 +100,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     if question.schedules is not None:
         schedules = plannable_schedules(question.schedules, asynchronous=False)
     base = replace(
-        _software(trainer, schedules),
+        _SOFTWARE[trainer],
         precision=question.precision,
         attention=question.attention,
         fit_factor=question.fit_factor,
@@ -128,6 +125,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
         recomputes=_recomputes(question.recompute, trainer),
         refusal=rule,
         is_uniform=rule is not None and rule.is_uniform,
+        compiles_split=trainer != "torchtitan",
     )
     return LayoutSearch(request, ranking_of(request, question, question.progress), memory_bytes)
 
@@ -162,14 +160,6 @@ def _require_equal(cluster: Cluster) -> None:
             "cluster: got devices or links that differ, expected equal GPUs for a layout; try the nodes of a machine, "
             "as `load_machine('dgx-h100')`"
         )
-
-
-def _software(trainer: TrainerName | None, schedules: Iterable[str]) -> LayerSharding:
-    """Return the software of a trainer; PyTorch refuses compiled layers where I and W are ops of their own."""
-    settings = (Setting(name, 2, 4, 2 if find(name).traits.takes_chunks else None) for name in schedules)
-    if trainer == "torchtitan" and any(layout_of(setting).splits for setting in settings):
-        return replace(_SOFTWARE[trainer], has_graphs=False, has_fused_pointwise=False)
-    return _SOFTWARE[trainer]
 
 
 def _counts(counts: Counts | None) -> tuple[int, ...] | None:
