@@ -248,8 +248,8 @@ class Profile(CostSource):
             return _with_unshards(cost, exchanges)
         measured = [layer.measurements[index] for layer in layers]
         beside = Beside(sharding.hides_weights, sharding.hides_gradients)
-        is_alone = len(layers) == len(self.layers)
-        return _with_exchanges(cost, measured, exchanges, beside, is_first=first == 0, is_alone=is_alone)
+        is_first, is_last = first == 0, last == len(self.layers)
+        return _with_exchanges(cost, measured, exchanges, beside, is_first=is_first, is_last=is_last)
 
     def covers(self, microbatch_size: int) -> bool:
         """Return whether a micro-batch size is covered: it was measured, or a smaller and a larger size were."""
@@ -325,18 +325,23 @@ def _around(profile: Profile, microbatch_size: int | None) -> tuple[int, int, fl
 _size = attrgetter("microbatch_size")
 
 
-def _working_bytes(measured: Sequence[LayerMeasurement]) -> int:
+def _working_bytes(measured: Sequence[LayerMeasurement], gathered: Sequence[int] = ()) -> int:
     """Return the working memory of the backward of a stage; each layer but the last holds its output gradient.
 
     A layer frees its saved bytes at the end of its backward. It also frees its input, unless the layer before has saved
     it as an output.
+
+    Args:
+        measured: The measurement of each layer.
+        gathered: Bytes of weights that are whole during the backward of each layer and no longer, or none.
     """
-    if all(m.working_bytes is None for m in measured):
+    if not gathered and all(m.working_bytes is None for m in measured):
         return 0
     handed = [*(m.output_bytes for m in measured[:-1]), 0]
     kept_before = [False, *(m.output_saved for m in measured[:-1])]
+    whole = gathered or [0] * len(measured)
     return working_bytes(
-        [(m.working_bytes or 0) + num_bytes for m, num_bytes in zip(measured, handed, strict=True)],
+        [(m.working_bytes or 0) + sum(num_bytes) for m, *num_bytes in zip(measured, handed, whole, strict=True)],
         [
             m.saved_bytes + (m.input_bytes if m.input_saved and not is_kept else 0)
             for m, is_kept in zip(measured, kept_before, strict=True)
@@ -388,12 +393,13 @@ def _with_exchanges(
     beside: Beside,
     *,
     is_first: bool,
-    is_alone: bool,
+    is_last: bool,
 ) -> StageCost:
     """Return a stage whose passes gather the weights of its layers, and that sums their gradients.
 
-    A stage alone sums after each backward. Of several, PyTorch sums once, before the Step, and holds gradients, and the
-    weights behind a backward, whole until then (torch/distributed/pipelining/stage.py, set_requires_gradient_sync).
+    A stage alone sums after each backward; the weights of one layer and of the next one are whole at the same time. Of
+    several stages, PyTorch sums once, before the Step, and holds gradients, and the weights behind a backward, whole
+    until then (torch/distributed/pipelining/stage.py, set_requires_gradient_sync).
 
     Args:
         cost: The stage with whole weights.
@@ -401,18 +407,22 @@ def _with_exchanges(
         sharded: The exchanges of each layer.
         beside: The exchanges that run beside computation.
         is_first: Whether the stage is the first, which has no I.
-        is_alone: Whether the stage has all layers of the model.
+        is_last: Whether the stage is the last, whose last layer stays whole between its passes.
     """
+    is_alone = is_first and is_last
     back, gathers_s = measured[::-1], [of.gather_s for of in sharded]
     again_s = gathers_s[::-1]
-    if not back[0].output_bytes:  # the last layer of the model
+    if is_last:
         again_s[0] = 0.0
     sums_s = [of.sum_s for of in reversed(sharded)] if is_alone else []
     assert cost.backward_s is not None, "an estimate has it"
     forward_s = cost.forward_s + beside.shown_s([m.forward_s for m in measured], gathers_s)
     backward_s = cost.backward_s + beside.shown_s([m.backward_s for m in back], again_s, sums_s)
     cost = replace(cost, forward_s=forward_s, backward_s=backward_s)
-    if not is_alone:
+    if is_alone:
+        pairs = [2 * of.gathered_bytes for of in sharded]
+        cost = replace(cost, working_bytes=_working_bytes(measured, pairs))
+    else:
         step_s = cost.step_s + sum(of.sum_s for of in sharded)
         gradient_bytes = cost.said("gradient_bytes") + sum(of.gathered_bytes + of.summed_bytes for of in sharded)
         cost = replace(cost, step_s=step_s, gradient_bytes=gradient_bytes)

@@ -115,11 +115,10 @@ def estimated_profile(
 ) -> Profile:
     """Return the estimated profile of a transformer on one GPU of a stage.
 
-    Memory agrees with 22 published runs of Megatron-LM on B200 within 1 %; tests hold eight of them. Seconds are
-    2.7 % off (median). The layers are the embedding, the blocks, blocks of multi-token prediction and the head, which
-    belong to one stage. A tied head counts as a copy of its own, as on the last of several stages. The first and the
-    last stage then sum the gradients of both copies, and so they do where blocks of multi-token prediction have a copy
-    of the embedding (Megatron-LM).
+    benchmarks/results/published.md compares estimates with published runs. The layers are the embedding, the blocks,
+    blocks of multi-token prediction and the head, which belong to one stage. A tied head counts as a copy of its own,
+    as on the last of several stages. The first and the last stage then sum the gradients of both copies, and so they do
+    where blocks of multi-token prediction have a copy of the embedding (Megatron-LM).
 
     Args:
         shape: The model.

@@ -517,8 +517,6 @@ class _LayerMaker:
         if self.sharding.zero == 3:
             gathers = self._of_weights("all_gather", self.element_bytes, passes)
             sums = self._of_weights("reduce_scatter", passes.summed_bytes, passes)
-            # the weights of this layer and of the next one are whole at the same time
-            working += 2 * self.element_bytes * (passes.parameters + passes.expert_parameters)
         return TransformerLayer(
             name,
             passes.parameters,

@@ -38,6 +38,9 @@ def model_shape(name: str | Path) -> ModelShape:
             ``transformer:layers=32,..``  free numbers: layers, hidden, heads, vocab and seq are required
             ``gpt:layers=8,width=320``    the built-in model of `resolve_model`
 
+            Without `ffn`, feed-forward parts are 4 times as wide as the model. Without `expert_ffn`, experts are as
+            wide as feed-forward parts.
+
             Numbers after a colon change a preset or a configuration, as in ``llama3-70b:layers=12,seq=8192``.
 
     Raises:
@@ -265,22 +268,20 @@ def _changed(text: str, shape: ModelShape, given: dict[str, Any]) -> ModelShape:
     latent = _changed_latent(text, shape.latent, given)
     if latent is not None:
         changes["head_size"] = latent.nope_size + latent.rope_size
-    return replace(shape, experts=_changed_experts(text, shape.experts, given), latent=latent, **changes)
+    experts = _changed_experts(text, shape.experts, given, changes.get("ffn", shape.ffn))
+    return replace(shape, experts=experts, latent=latent, **changes)
 
 
-def _changed_experts(text: str, experts: Experts | None, given: dict[str, Any]) -> Experts | None:
+def _changed_experts(text: str, experts: Experts | None, given: dict[str, Any], ffn: int) -> Experts | None:
+    """Return the experts with the given numbers; new experts are as wide as `ffn`, the feed-forward part."""
     changes = {field: given[key] for key, field in _EXPERT_FIELDS.items() if key in given}
     used = [key for key in (*_EXPERT_FIELDS, "shared_experts") if key in given]
     if given.get("experts") == 0:
         experts, used = None, [key for key in used if key != "experts"]
     elif experts is None and "experts" in given:
-        missing = [key for key in ("topk", "expert_ffn") if key not in given]
-        if missing:
-            raise ProfileError(
-                f"model {shown(text)}: got no {', '.join(missing)}, expected a number for each, beside experts; "
-                f"append {missing[0]}=..."
-            )
-        experts = Experts(count=given["experts"], topk=given["topk"], ffn=given["expert_ffn"])
+        if "topk" not in given:
+            raise ProfileError(f"model {shown(text)}: got no topk, expected a number, beside experts; append topk=...")
+        experts = Experts(count=given["experts"], topk=given["topk"], ffn=ffn)
     if experts is None:
         _require_unused(text, used, "experts", "experts=8")
         return None

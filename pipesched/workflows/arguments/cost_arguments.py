@@ -100,7 +100,7 @@ def stage_costs_of(costs: CostSource, schedule: Schedule, cut: CostSettings) -> 
             f"{what}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
             f"for schedule {schedule.name}; give one row per stage"
         )
-    if costs.is_recomputed and schedule.is_held and schedule.columns.recomputes:
+    if costs.is_recomputed and schedule.columns.recomputes:
         raise ArgumentError(
             f"{schedule.name}: got R for layers that recompute inside their backward, expected one of them; estimate "
             "the layers without full recomputation"

@@ -68,6 +68,19 @@ def test_a_stage_of_several_gathers_in_each_pass_and_sums_once(hides):
     assert [cost.gradient_bytes for cost in costs.stages] == [2 * (200 + 400)] * 3
 
 
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_gathered_weights_count_once(count):
+    """Alone, two layers are whole at once; in a pipeline all are, and so they are between Unshard and Reshard."""
+    layers, halves = equal(count, 1.0, 2.0, hides=True), [(0, count // 2), (count // 2, count)]
+    alone = layers.cost_of_layers(0, count)
+    assert (alone.weight_bytes, alone.gradient_bytes, alone.working_bytes) == (50 * count, 0, 100 + 2 * 200)
+    half = count // 2
+    for cost in layers.costs_of_layers(halves).stages:
+        assert (cost.weight_bytes, cost.gradient_bytes, cost.working_bytes) == (50 * half, (200 + 400) * half, 100)
+    for cost in layers.costs_of_layers(halves, has_unshards=True).stages:
+        assert (cost.weight_bytes, cost.gradient_bytes, cost.working_bytes) == ((50 + 200) * half, 400 * half, 100)
+
+
 @examples(100)
 @given(seed=st.integers(0, 10**6), hides=st.booleans())
 def test_exchanges_only_lengthen_passes_and_never_beyond_their_own_time(seed, hides):

@@ -123,6 +123,20 @@ def test_a_longer_micro_batch_takes_longer_and_more_gpus_take_less():
     assert seconds[0] / 4 < split.both_s < seconds[0]
 
 
+def test_zero_3_in_a_pipeline_works_in_the_memory_of_zero_1():
+    shape = model_shape("llama3-70b:layers=4")
+    first, last = (
+        estimated_profile(shape, LayerSharding(tensor=2, data=8, zero=zero), load_gpu("b200"), NODE, [1])
+        for zero in (1, 3)
+    )
+    halves = [(0, 3), (3, 6)]
+    whole, shared = first.costs_of_layers(halves).stages, last.costs_of_layers(halves).stages
+    assert [cost.working_bytes for cost in shared] == [cost.working_bytes for cost in whole]
+    for cost, layers in zip(shared, (last.layers[:3], last.layers[3:]), strict=True):
+        exchanges = [layer.sharded for layer in layers]
+        assert cost.gradient_bytes == sum(of.gathered_bytes + of.summed_bytes for of in exchanges)
+
+
 def test_zero_3_gathers_the_weights_for_each_pass_and_sums_their_gradients():
     shape, split = model_shape("llama3-8b"), LayerSharding(data=8, zero=3)
     block = block_layer(shape, 1, split)

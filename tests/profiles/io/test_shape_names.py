@@ -101,6 +101,12 @@ def test_blocks_with_experts():
     assert [shape.has_experts(block) for block in range(2)] == [False, True]
 
 
+def test_experts_are_as_wide_as_the_feed_forward_part_unless_their_width_is_given():
+    for ffn in ("", ",ffn=96"):
+        shape = model_shape(f"{FREE},experts=8,topk=2,shared_experts=1,moe_every=2{ffn}")
+        assert shape.experts == Experts(count=8, topk=2, ffn=shape.ffn, shared_ffn=shape.ffn, every=2)
+
+
 def test_the_built_in_gpt_has_the_parameters_of_its_modules():
     from pipesched.profiles.models import resolve_model
 
@@ -190,7 +196,7 @@ def test_a_faulty_configuration_is_refused_in_one_line(tmp_path, change, expecte
         ("mixtral-8x7b:topk=9", "topk: got 9, expected at most experts=8"),
         ("mixtral-8x7b:dense_first=32", "experts: got 8 for no block"),
         ("llama3-8b:topk=2", "topk: got it without experts"),
-        ("llama3-8b:experts=8", "got no topk, expert_ffn, expected a number for each"),
+        ("llama3-8b:experts=8", "got no topk, expected a number, beside experts; append topk=..."),
         ("llama3-8b:kv_rank=512", "kv_rank: got it without mla"),
         ("deepseek-v3:kv_heads=8", "kv_heads: got 8 with mla, expected heads=128"),
         ("transformer:layers=2", "got no hidden, heads, vocab, seq, expected a number for each"),
