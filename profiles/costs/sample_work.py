@@ -27,6 +27,11 @@ class TrainingRates:
     flops_per_s: float
     utilization: float
 
+    @property
+    def sample_tokens(self) -> int:
+        """Tokens of a sample."""
+        return round(self.tokens_per_s * self.seconds * self.num_gpus / self.num_samples)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleWork:

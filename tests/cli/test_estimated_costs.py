@@ -20,7 +20,7 @@ def words(answer):
 def test_a_model_is_estimated_and_its_rates_are_printed(pipesched):
     text = words(pipesched(f"simulate {COUNTS} {ESTIMATE}"))
     assert "estimated: " in text
-    assert "per iteration of 16 samples on 64 GPUs; per GPU" in text
+    assert "per iteration of 16 samples of 8192 tokens on 64 GPUs; per GPU" in text
     assert "a device is 16 GPUs that share its layers: 4 devices are 64 GPUs" in text
     assert "memory limit 79.18 GiB of every device" in text
 

@@ -154,13 +154,12 @@ def _print_layouts(
 
 
 def _gpus(machines: MachineOptions, num_devices: int | None, gpu: str | None) -> Cluster:
-    """Return the GPUs; a named one has its own memory, and stands in its usual node unless another is given."""
-    if gpu is None:
-        return machines.load_first(num_devices, "--devices", "plan")
-    if machines.nodes is not None and machines.machine is None and machines.gpus is None:
+    """Return the GPUs; a named one stands in its usual node, with its own memory, unless a node is given."""
+    is_placed = machines.machine is not None or machines.gpus is not None
+    if gpu is not None and not is_placed:
         machines = replace(machines, machine=load_gpu(gpu).machine)
     cluster = machines.load_first(num_devices, "--devices", "plan")
-    if machines.memory_limit is not None:
+    if gpu is None or is_placed or machines.memory_limit is not None:
         return cluster
     return replace(cluster, devices=tuple(replace(device, memory_bytes=None) for device in cluster.devices))
 

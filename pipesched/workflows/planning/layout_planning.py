@@ -93,6 +93,11 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     _require_equal(cluster)
     gpu = gpu_of(cluster) if question.gpu is None else question.gpu
     gpu = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
+    if len(cluster.devices) > 1 and math.isinf(cluster.intra.bandwidth_bytes_per_s):
+        raise ArgumentError(
+            "cluster: got links of unlimited bandwidth, expected those of GPUs; try the nodes of a machine, as "
+            "`load_machine('dgx-h100')`"
+        )
     device, trainer = cluster.devices[0], question.trainer
     node = first_devices(cluster, [device.node for device in cluster.devices].count(device.node))
     memory_bytes = gpu.memory_bytes if device.memory_bytes is None else device.memory_bytes

@@ -156,8 +156,8 @@ class LayoutSearch(Result):
         """Return a row per layout that fits; below, the effort of the search and the trainers that run each."""
         request = self.request
         title = (
-            f"{request.shape.name}, {request.batch_size} samples per batch, {request.num_gpus} x {request.gpu.name} "
-            "(estimated)"
+            f"{request.shape.name}, {request.batch_size} samples of {request.shape.sequence} tokens per batch, "
+            f"{request.num_gpus} x {request.gpu.name} (estimated)"
         )
         rows = [{"": str(number), **self._row(outcome)} for number, outcome in enumerate(self.ranking.ranked, 1)]
         equal = {name: rows[0][name] for name in SPLITS if rows and len({row[name] for row in rows}) == 1}

@@ -191,9 +191,9 @@ def makespans_of_runs(
 def rates_sentence(rates: TrainingRates) -> str:
     """Return the rates of a training step in words."""
     return (
-        f"estimated: {readable_s(rates.seconds)} per iteration of {rates.num_samples} samples on {rates.num_gpus} "
-        f"GPUs; per GPU {rates.tokens_per_s:.4g} tokens/s, {rates.flops_per_s / 1e12:.4g} TFLOP/s, "
-        f"MFU {readable_share(rates.utilization)}"
+        f"estimated: {readable_s(rates.seconds)} per iteration of {rates.num_samples} samples of {rates.sample_tokens} "
+        f"tokens on {rates.num_gpus} GPUs; per GPU {rates.tokens_per_s:.4g} tokens/s, "
+        f"{rates.flops_per_s / 1e12:.4g} TFLOP/s, MFU {readable_share(rates.utilization)}"
     )
 
 
