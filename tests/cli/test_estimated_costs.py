@@ -7,6 +7,7 @@ import pytest
 
 from pipesched.profiles.io import load_gpu, load_profile, model_shape
 from pipesched.workflows import estimate_data, notes_of_estimate
+from pipesched.workflows.optimizing.optimum_result import WITHOUT_TIED_SUM
 
 ESTIMATE = "--profile llama3-8b --gpu h100 --tp 8 --sp --dp 2 --zero 1"
 COUNTS = "-s 1f1b -p 4 -m 8"
@@ -163,6 +164,19 @@ def test_a_chart_a_trace_and_an_optimum_have_the_costs_of_the_estimate(pipesched
     assert json.loads(pipesched(f"trace {COUNTS} {ESTIMATE}").out)["traceEvents"]
     best = json.loads(pipesched(f"optimize {COUNTS} {ESTIMATE} --seconds 0 --json").out)
     assert best["bound_s"] <= best["makespan_s"] <= simulated["makespan_s"]
+
+
+def test_an_order_of_tied_embeddings_is_sought_without_their_sum(pipesched, folder):
+    costs = "--profile llama3-8b:layers=16,tied=yes --gpu h100 --tp 4 --sp --partition uniform"
+    best = json.loads(pipesched(f"optimize -s 1f1b -p 2 -m 4 {costs} --seconds 0 --out best.json --json").out)
+    assert WITHOUT_TIED_SUM in best["notes"]
+    again, known = (
+        json.loads(pipesched(f"simulate {schedule} {costs} --json").out)["makespan_s"]
+        for schedule in ("-f best.json", "-s 1f1b -p 2 -m 4")
+    )
+    assert best["bound_s"] <= best["makespan_s"] < again <= known
+    untied = json.loads(pipesched(f"optimize {COUNTS} {ESTIMATE} --seconds 0 --json").out)
+    assert WITHOUT_TIED_SUM not in untied["notes"]
 
 
 def test_the_gradients_of_an_estimate_are_always_held_under_their_kind(pipesched):

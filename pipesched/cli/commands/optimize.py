@@ -67,7 +67,7 @@ def optimize(
     simulation = result.simulation
     if gantt is not None:
         views.draw_gantt([result.timeline], gantt, details=[simulation.details])
-    notes = [*doubts_of_prediction(simulation, costs.machines)]
+    notes = [*doubts_of_prediction(simulation, costs.machines), *result.notes]
     limits = limit_lines(costs.machines, simulation)
     if limits and any(formats.suffix_of(path) in CSV for path in outputs) and _steps_early(result.schedule):
         notes.append(

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from pipesched.profiles.costs import Profile, StageCosts
 from pipesched.questions import OptimizeSettings
 from pipesched.schedules import Schedule
+from pipesched.schedules.transforms import can_sum_before_steps
 from pipesched.simulator import SimulationError
 from pipesched.simulator.optimum import most_in_flight, require_orderable_length
 from pipesched.workflows import ArgumentError, asks, require_rate, require_settings
 from pipesched.workflows.arguments import ListsArgument, read_lists_argument
-from pipesched.workflows.optimizing.optimum_result import BEST_KNOWN, OPTIMUM, Optimum, OrderedSchedule
+from pipesched.workflows.optimizing.optimum_result import (
+    BEST_KNOWN,
+    OPTIMUM,
+    WITHOUT_TIED_SUM,
+    Optimum,
+    OrderedSchedule,
+)
 from pipesched.workflows.optimizing.unflushed_optimum import optimize_unflushed
 from pipesched.workflows.simulating import (
     OnSearch,
@@ -75,6 +83,11 @@ def optimize(question: OptimizeQuestion) -> Optimum:
         )
     require_orderable_length(source.schedule)
     setup = setup if source.plan else setup.cut(source)  # the orders share a cut, or the bound would be of another one
+    costs, notes = setup.loaded_costs, list[str]()
+    if setup.costs_of(source).tied_bytes and can_sum_before_steps(source.schedule):
+        assert isinstance(costs, Profile | StageCosts), "others have no tied weights"
+        setup = replace(setup, costs=replace(costs, tied_bytes=0))
+        notes.append(WITHOUT_TIED_SUM)
     if source.schedule.traits.is_asynchronous:
         for name in ("is_split", "may_recompute", "is_repeated"):
             if getattr(question, name):
@@ -101,7 +114,7 @@ def optimize(question: OptimizeQuestion) -> Optimum:
     least = search.least_time(best.time_s, proof)
     lists = replace(best.schedule, name=BEST_KNOWN if least.gap else OPTIMUM, origin=None)
     simulation = simulate(replace(source, schedule=lists, longer=None), setup)
-    return Optimum(simulation, least, tuple(known), source.schedule.name, over_limit)
+    return Optimum(simulation, least, tuple(known), source.schedule.name, over_limit, tuple(notes))
 
 
 def _period_s(predicted: Prediction) -> float:

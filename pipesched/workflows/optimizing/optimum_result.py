@@ -22,6 +22,11 @@ OPTIMUM = "optimum"
 """Name of the resulting lists if they are proven to be the fastest."""
 BEST_KNOWN = "best known"
 """Name of the resulting lists without this proof."""
+WITHOUT_TIED_SUM = (
+    "orders and bound are without the sum of the gradients of weights that the first and the last stage share; a "
+    "simulation of the order has it"
+)
+"""Note on costs with tied embeddings, or multi-token prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class Optimum:
         known: Known orders within the limit, the fastest first.
         of: Name of the schedule with these ops.
         over_limit: The schedule itself, if it exceeds the limit and is not among the known orders; otherwise None.
+        notes: Cautions about the numbers, a line each, besides those of `simulation`.
     """
 
     simulation: Simulation
@@ -64,6 +70,7 @@ class Optimum:
     known: tuple[OrderedSchedule, ...]
     of: str
     over_limit: OrderedSchedule | None = None
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Optimum(of={self.of!r}, makespan_s={self.makespan_s:.6g}, gap={self.gap:.4g})"
