@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -149,17 +150,32 @@ def on_compile(listener: Callable[[bool], object]) -> None:
     _compile_listeners[:] = [listener]
 
 
+_compiling_s = 0.0
+
+
+def compiling_s() -> float:
+    """Return how long this process has compiled loops [s]; loading machine code is left out."""
+    return _compiling_s
+
+
 @cache
 def _report_compiling() -> None:
     from numba.core import event
 
     class Report(event.Listener):
+        def __init__(self) -> None:
+            self._begun_s: list[float] = []  # a loop, and the functions that are compiled for it
+
         def on_start(self, event: Any) -> None:
+            self._begun_s.append(monotonic())
             while _compile_listeners:  # each hears it once
                 _compile_listeners.pop()(event.data["dispatcher"].stats.cache_path is not None)
 
-        def on_end(self, event: Any) -> None:
-            pass
+        def on_end(self, event: Any) -> None:  # noqa: ARG002
+            global _compiling_s
+            begun_s = self._begun_s.pop()
+            if not self._begun_s:
+                _compiling_s += monotonic() - begun_s
 
     event.register("numba:compile", Report())  # type: ignore[no-untyped-call]  # numba has no types
 

@@ -21,6 +21,7 @@ from typing import Protocol, final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.processes import num_cores, rare_collections, take_interrupt
+from pipesched.schedules.columns import machine_code
 from pipesched.simulator.planner.candidate_evaluation import num_cells, num_ops
 from pipesched.simulator.planner.layout_judge import LayoutJudge
 from pipesched.simulator.planner.layouts import LayoutRequest
@@ -129,17 +130,23 @@ def search_plans(
     Args:
         request: Model, machines, batch.
         top: Number of plans to rank.
-        time_limit_s: Time limit of the search [s], or None without limit; it ends later if no fitting plan is known.
+        time_limit_s: Time limit of the search [s], or None without limit; it ends later if no fitting plan is known,
+            and by the time in which this process compiles loops.
         workers: Processes; 1 is this process, None is one per core if that is quicker.
         tick: Callback for progress reports.
 
     Raises:
         ProfileError, ScheduleError: There is nothing to try.
     """
-    late_s = math.inf if time_limit_s is None else monotonic() + time_limit_s
+    late_s = math.inf if time_limit_s is None else _clock_s() + time_limit_s
     judge = LayoutJudge(request) if isinstance(request, LayoutRequest) else PlanJudge(request)
     with rare_collections():
         return _Search(judge, top, workers, late_s, tick).ranking()
+
+
+def _clock_s() -> float:
+    """Return the time of a clock that stands while loops are compiled [s]."""
+    return monotonic() - machine_code.compiling_s()
 
 
 @final
@@ -178,7 +185,7 @@ class _Search:
             self._complete(run, self._ranked, is_late=self._is_late())
         except KeyboardInterrupt:
             take_interrupt()
-            self._late_s, self._is_interrupted = monotonic() + _ANSWER_S, True
+            self._late_s, self._is_interrupted = _clock_s() + _ANSWER_S, True
             quick = [o for o in self._ranked if o.parts is None and num_ops(o.setting) <= _QUICK_OPS]
             self._complete(evaluate_in_turn, quick, is_late=True)
         return self._summary(is_complete=is_complete)
@@ -254,7 +261,7 @@ class _Search:
         return next((outcome.throughput for outcome in self._ranked), 0.0)
 
     def _is_late(self) -> bool:
-        return monotonic() > self._late_s and bool(self._queue.ranked)
+        return _clock_s() > self._late_s and bool(self._queue.ranked)
 
     def _summary(self, *, is_complete: bool) -> PlanRanking:
         ranked = self._ranked

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +105,17 @@ def test_code_on_disk_is_loaded_earlier_than_a_loop_is_compiled_and_compiling_is
     assert (first.stdout, first.stderr) == ("False False False True\ncompiling True\n12.0 12\n4.0\n", "")
     assert (again.stdout, again.stderr) == ("False True True True\n12.0 12\ncompiling False\n4.0\n", "")
     assert (anew.stdout, anew.stderr) == ("False False False True\ncompiling False\n12.0 12\n4.0\n", "")
+
+
+def test_the_time_of_compiling_is_counted_and_that_of_running_is_not():
+    pytest.importorskip("numba")
+    code = machine_code.compiled(lambda number: number + 1)
+    before_s, begun_s = machine_code.compiling_s(), monotonic()
+    assert code(1) == 2
+    compiled_s = machine_code.compiling_s() - before_s
+    assert 0 < compiled_s <= monotonic() - begun_s
+    assert code(2) == 3
+    assert machine_code.compiling_s() - before_s == compiled_s
 
 
 def test_a_loop_changes_its_arrays_and_no_others_in_both_ways(monkeypatch):

@@ -2,12 +2,14 @@ import math
 import random
 from dataclasses import replace
 from multiprocessing import active_children
+from time import monotonic
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.cli.terminal import print_results
+from pipesched.schedules.columns import machine_code
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner import plan_search, search_plans
 from pipesched.simulator.planner.bound import Bounds
@@ -83,6 +85,15 @@ def test_a_search_in_several_processes_that_is_interrupted_gives_the_best_so_far
     best = search_plans(request, top=1).ranked[0].throughput
     assert ranking.ranked[0].throughput * (1 + ranking.headroom) >= best * (1 - 1e-9)
     assert active_children() == before
+
+
+def test_the_limit_of_time_does_not_count_compiling(monkeypatch):
+    request = limited(10**15)
+    stopped = search_plans(request, top=3, time_limit_s=0)
+    monkeypatch.setattr(machine_code, "compiling_s", lambda: 2 * monotonic())  # as if it took more than all the time
+    assert len(stopped.ranked) == 1
+    assert not stopped.is_complete
+    assert search_plans(request, top=3, time_limit_s=0) == search_plans(request, top=3)
 
 
 def test_of_an_interrupted_search_nothing_is_told_that_takes_longer_than_an_answer_may(monkeypatch, capsys):
