@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pipesched.profiles.costs import AttentionKernel, FitFactor, MatmulPrecision
+from pipesched.profiles.costs import AttentionKernel, FitFactor, HidesExperts, MatmulPrecision, MergesCopies
 from pipesched.questions.searching import RECOMPUTE_TIMES, Recompute, Workers
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, Names
 from pipesched.schedules.transforms import RecomputeWhen
@@ -68,6 +68,8 @@ class LayoutSettings:
         AttentionKernel,
         Description("Kernel of attention: unfused, FlashAttention 1 or 2, or the newest fused kernel of the GPU."),
     ] = "fused"
+    merges_copies: MergesCopies = False
+    hides_experts: HidesExperts = False
     fit_factor: FitFactor = 1.0
 
 

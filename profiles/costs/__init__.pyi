@@ -33,8 +33,10 @@ from .sharding import LINEAR_BYTES as LINEAR_BYTES
 from .sharding import MOST_FIT as MOST_FIT
 from .sharding import AttentionKernel as AttentionKernel
 from .sharding import FitFactor as FitFactor
+from .sharding import HidesExperts as HidesExperts
 from .sharding import LayerSharding as LayerSharding
 from .sharding import MatmulPrecision as MatmulPrecision
+from .sharding import MergesCopies as MergesCopies
 from .sharding import Recomputation as Recomputation
 from .single_stage import StageCost as StageCost
 from .single_stage import with_input_share as with_input_share

@@ -32,6 +32,20 @@ FitFactor: TypeAlias = Annotated[
         most=MOST_FIT,
     ),
 ]
+MergesCopies: TypeAlias = Annotated[
+    bool,
+    Description(
+        "Send a token once to each node, and to each GPU, that has several of its experts (DeepEP, HybridEP).",
+        option="--merge-expert-copies",
+    ),
+]
+HidesExperts: TypeAlias = Annotated[
+    bool,
+    Description(
+        "Exchange tokens between experts beside the computation of another micro-batch (DualPipe).",
+        option="--overlap-moe-expert-parallel-comm",
+    ),
+]
 LINEAR_BYTES = {"float8": 1.0, "float4": 0.5625}
 """Bytes of an element of a linear layer's inputs, where they are fewer than between layers; float4 with its scales."""
 
@@ -179,13 +193,8 @@ class LayerSharding:
             has_option=False,
         ),
     ] = False
-    merges_copies: Annotated[
-        bool,
-        Description(
-            "Send a token once to each node, and to each GPU, that has several of its experts (DeepEP, HybridEP).",
-            option="--merge-expert-copies",
-        ),
-    ] = False
+    merges_copies: MergesCopies = False
+    hides_experts: HidesExperts = False
     hides_weights: Annotated[
         bool,
         Description(

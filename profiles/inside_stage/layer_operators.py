@@ -442,14 +442,14 @@ class _LayerMaker:
         arrived_bytes = e * local * rows * shape.hidden
         passes.moved("permute", 2 * sent_bytes, 2 * sent_bytes, arrived_bytes, kind="permute")
         if sharding.expert > 1:
-            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert", copies=copies)
+            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert", sharding.hides_experts, copies)
         if expert_tensor > 1:
             passes.exchange("all_gather", "reduce_scatter", sent_bytes * expert_tensor, "tensor")
         self._feed_forward(passes, rows, experts.ffn // expert_tensor, "expert ", local)
         if expert_tensor > 1:
             passes.exchange("reduce_scatter", "all_gather", sent_bytes * expert_tensor, "tensor")
         if sharding.expert > 1:
-            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert", copies=copies)
+            passes.exchange("all_to_all", "all_to_all", sent_bytes, "expert", sharding.hides_experts, copies)
         passes.moved("unpermute", 2 * sent_bytes, 2 * sent_bytes, kind="permute")
         if experts.shared_ffn:
             self._gathered(passes)

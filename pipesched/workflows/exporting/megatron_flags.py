@@ -121,6 +121,8 @@ def _overlaps(sharding: LayerSharding) -> list[list[str]]:
         options += [["--accumulate-allreduce-grads-in-fp32"]]
     if sharding.hides_weights and sharding.hides_gradients and sharding.zero:
         options += [["--overlap-param-gather"]]
+    if sharding.hides_experts and sharding.expert > 1:
+        options += [["--overlap-moe-expert-parallel-comm"]]
     if sharding.hides_tensor and sharding.has_sequence:
         options += [["--tp-comm-overlap"]]
     return options

@@ -250,6 +250,7 @@ def _software(setting: PipelineSetting) -> dict[str, tuple[object, ...]]:
         "keeps_gathered": (False,),
         "has_graphs": (is_compiled,),
         "has_whole_sums": (False,),
+        "hides_experts": (False,),
         "hides_gradients": (True,),
         "hides_weights": (True,),
     }

@@ -108,6 +108,8 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
         _SOFTWARE[trainer],
         precision=question.precision,
         attention=question.attention,
+        merges_copies=question.merges_copies,
+        hides_experts=question.hides_experts,
         fit_factor=question.fit_factor,
     )
     rule = None if trainer is None else LayoutRule(trainer)

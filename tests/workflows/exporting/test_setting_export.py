@@ -244,6 +244,8 @@ def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, sa
             {"expert": 2, "data": 2, "merges_copies": True},
             ["moe-flex-dispatcher-backend deepep"],
         ),
+        ({"expert": 2, "data": 2, "hides_experts": True}, ["overlap-moe-expert-parallel-comm"]),
+        ({"hides_experts": True}, []),
         ({"precision": "float16"}, ["accumulate-allreduce-grads-in-fp32"]),
         ({"tensor": 2, "hides_tensor": True}, []),
         ({"tensor": 2, "has_sequence": True, "hides_tensor": True}, ["tp-comm-overlap"]),
