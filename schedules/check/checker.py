@@ -18,7 +18,7 @@ from pipesched.schedules.check.completeness import is_complete
 from pipesched.schedules.check.finding import Finding
 from pipesched.schedules.check.gradient_flow import updates
 from pipesched.schedules.check.matching import matching
-from pipesched.schedules.check.structure import structure, unreached_versions
+from pipesched.schedules.check.structure import misplaced_gathers, structure, unreached_versions
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.semantics import Communication, Deadlock, deadlocks
 
@@ -119,7 +119,13 @@ def require_runnable(schedule: Schedule) -> None:
 
 
 def _faults(schedule: Schedule) -> list[Finding]:
-    return [*structure(schedule), *unreached_versions(schedule), *updates(schedule), *matching(schedule)]
+    return [
+        *structure(schedule),
+        *misplaced_gathers(schedule),
+        *unreached_versions(schedule),
+        *updates(schedule),
+        *matching(schedule),
+    ]
 
 
 def _deadlocks_by_communication(lowered: Schedule) -> dict[Communication, tuple[Deadlock, ...]]:

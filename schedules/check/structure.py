@@ -1,18 +1,19 @@
 """Check that the op lists are complete, and that each op has a valid place.
 
 Every stage runs F and B (or I and W) once for every micro-batch, all on the rank of F; an optional R is between F and
-the backward. An op reads weights of a version that exists when the op runs. Unshard and Reshard may stand anywhere. A B
-before its F, or a W before its I, waits forever: `semantics.progress` finds it.
+the backward. An op reads weights of a version that exists when the op runs. A stage with an Unshard or a Reshard
+alternates between the two, as PyTorch's runtime requires. A B before its F, or a W before its I, waits forever:
+`semantics.progress` finds it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pipesched.schedules import Schedule
 from pipesched.schedules.check.finding import Finding
-from pipesched.schedules.ops import Phase, Step, computes
+from pipesched.schedules.ops import Op, Phase, Reshard, Step, Unshard, computes, stages_of, stages_of_op
 
 _Seen = dict[Phase, tuple[int, int]]
 """The first place, (rank, index), of each phase of one (stage, microbatch)."""
@@ -86,3 +87,41 @@ def unreached_versions(schedule: Schedule) -> Iterator[Finding]:
                         f"{part} reads version {part.version}, but {steps[part.stage]} steps of stage "
                         f"{part.stage} come before it",
                     )  # fmt: skip
+
+
+def misplaced_gathers(schedule: Schedule) -> Iterator[Finding]:
+    """Yield the first op of each rank and stage that finds the weights gathered or sharded at a wrong time.
+
+    The weights of a stage with an Unshard on its rank are sharded at first; other stages are never sharded.
+    """
+    for rank, row in enumerate(schedule.ops):
+        sharded = {op.stage for op in row if isinstance(op, Unshard | Reshard)}.intersection(stages_of(row))
+        ops_of_stage: dict[int, list[tuple[int, Op]]] = {stage: [] for stage in sorted(sharded)}
+        for index, op in enumerate(row):
+            for stage in sharded.intersection(stages_of_op(op)):
+                ops_of_stage[stage].append((index, op))
+        for stage, ops in ops_of_stage.items():
+            yield from _misplaced_gather(rank, stage, ops)
+
+
+def _misplaced_gather(rank: int, stage: int, ops: Sequence[tuple[int, Op]]) -> Iterator[Finding]:
+    """Yield the first fault in the cycle Unshard, computations, Reshard of one stage, if any."""
+    unshard, reshard = Unshard(stage), Reshard(stage)
+    has_unshards = any(op == unshard for _, op in ops)
+    is_gathered = is_used = False
+    for index, op in ops:
+        fault = None
+        if op == unshard:
+            fault = f"comes again without {reshard} between: the weights are gathered already" if is_gathered else None
+            is_gathered, is_used = True, False
+        elif op == reshard:
+            fault = None if is_used else f"comes without {unshard} and a computation of the stage before it"
+            is_gathered = is_used = False
+        elif computes(op) and has_unshards:
+            fault = None if is_gathered else f"comes without {unshard} before it: the weights are sharded"
+            is_used = True
+        if fault is not None:
+            yield Finding("structure", rank, index, f"{op} {fault}")
+            return
+    if is_gathered and not is_used:
+        yield Finding("structure", rank, None, f"the last {unshard} comes without a computation of the stage after it")

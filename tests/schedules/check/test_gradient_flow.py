@@ -110,11 +110,10 @@ def test_several_rounds_of_reduce_and_step_are_fine():
     assert find_faults(make_schedule("x", 1, 6, rows)) == ()
 
 
-@pytest.mark.parametrize("op", [Unshard(0), Reshard(0), Reduce(0)])
-def test_on_a_stage_of_one_rank_these_may_come_anywhere(op):
+def test_on_a_stage_of_one_rank_a_reduce_may_come_anywhere():
     for index in range(3):
         row: list[Op] = [*pair(0), Step(0)]
-        row.insert(index, op)
+        row.insert(index, Reduce(0))
         assert find_faults(make_schedule("x", 1, 1, [row])) == ()
 
 

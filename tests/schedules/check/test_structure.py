@@ -6,6 +6,7 @@ from pipesched.schedules import make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.check import find_faults
+from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.ops import Compute, Overlap, Phase, backward, forward
 from tests.schedules.edits import edited, faults_of
 
@@ -69,3 +70,44 @@ def test_every_rank_has_a_device(devices):
     bad = replace(gpipe(2, 1), rank_to_device=devices)
     text = f"rank_to_device has {len(devices)} entries, expected one for each of 2 ranks"
     assert faults_of(bad, "structure") == [(None, None, text)]
+
+
+def gathers(text):
+    return make_schedule("x", 1, 2, [[parse_op_with_peer(word) for word in text.split()]])
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "fault"),
+    [
+        ("0UNSHARD 0UNSHARD 0F0 0B0 0F1 0B1", 1, "0UNSHARD comes again without 0RESHARD between"),
+        ("0UNSHARD 0F0 0B0 0F1 0UNSHARD 0B1", 4, "0UNSHARD comes again without 0RESHARD between"),
+        ("0UNSHARD 0F0 0RESHARD 0B0 0F1 0B1", 3, "0B0 comes without 0UNSHARD before it: the weights are sharded"),
+        ("0F0 0B0 0UNSHARD 0F1 0B1", 0, "0F0 comes without 0UNSHARD before it: the weights are sharded"),
+        ("0UNSHARD 0F0 0RESHARD (0F1;0B0)OVERLAP_F_B 0B1", 3, "(0F1;0B0)OVERLAP_F_B comes without 0UNSHARD before it"),
+        ("0RESHARD 0F0 0B0 0F1 0B1", 0, "0RESHARD comes without 0UNSHARD and a computation of the stage before it"),
+        ("0UNSHARD 0RESHARD 0F0 0B0 0F1 0B1", 1, "0RESHARD comes without 0UNSHARD and a computation of the stage"),
+        ("0UNSHARD 0F0 0B0 0F1 0B1 0RESHARD 0RESHARD", 6, "0RESHARD comes without 0UNSHARD and a computation"),
+        (
+            "0UNSHARD 0F0 0B0 0F1 0B1 0RESHARD 0UNSHARD",
+            None,
+            "the last 0UNSHARD comes without a",
+        ),
+    ],
+)
+def test_the_first_op_that_finds_weights_sharded_or_gathered_at_a_wrong_time_is_named(text, index, fault):
+    ((rank, at, words),) = faults_of(gathers(text), "structure")
+    assert (rank, at) == (0, index)
+    assert words.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0F0 0B0 0F1 0B1",
+        "0UNSHARD 0F0 0B0 0F1 0B1",
+        "0UNSHARD 0F0 0F1 0RESHARD 0UNSHARD 0B0 0B1 0RESHARD",
+        "0UNSHARD 0F0 (0F1;0B0)OVERLAP_F_B 0B1 0REDUCE_GRAD 0RESHARD 0STEP",
+    ],
+)
+def test_gathers_in_turns_with_reshards_have_no_findings(text):
+    assert find_faults(gathers(text)) == ()
