@@ -56,8 +56,6 @@ def estimate(setting: Setting) -> IterationEstimate:
     profile = _profile(
         setting.shape, setting.sharding, machine.gpu, replace(fabric, inter=shared), setting.microbatch_size
     )
-    if setting.shape.is_tied and setting.depth == 1:
-        profile = _without_head_weights(profile)
     is_summed = profile.tied_bytes > 0
     schedule = _schedule(setting.schedule, setting.depth, setting.microbatches, setting.chunks, is_summed)
     stages = tuple(
@@ -83,12 +81,6 @@ def _with_buffers(stage: StageCost, setting: Setting) -> StageCost:
 @lru_cache(maxsize=4096)
 def _profile(shape: ModelShape, sharding: LayerSharding, gpu_name: str, fabric: Fabric, size: int) -> Profile:
     return estimated_profile(shape, sharding, load_gpu(gpu_name), fabric, [size])
-
-
-def _without_head_weights(profile: Profile) -> Profile:
-    """Return the profile of a tied model in one stage: the head has the weights of the embedding."""
-    head = replace(profile.layers[-1], weight_bytes=0, optimizer_bytes=0, step_s=0.0)
-    return replace(profile, layers=(*profile.layers[:-1], head))
 
 
 @lru_cache(maxsize=64)

@@ -93,6 +93,7 @@ class Profile(CostSource):
         sample_work: Work of a sample and peak of the GPU, for rates of training; None for measured profiles.
         graph: The edges between the layers if they are nodes of a graph; None for a chain.
         tied_bytes: Bytes of the gradient of weights that the first and the last layer share, as their stages sum it.
+        is_tied: Whether the last layer has the weights of the first, and so none of its own if both are in one stage.
     """
 
     model: str
@@ -103,6 +104,7 @@ class Profile(CostSource):
     sample_work: SampleWork | None = None
     graph: LayerGraph | None = field(default=None, compare=False)
     tied_bytes: int = 0
+    is_tied: bool = False
 
     is_measured: ClassVar[bool] = True
 
@@ -240,6 +242,9 @@ class Profile(CostSource):
     def _stage_cost(self, first: int, last: int, index: int, has_unshards: bool) -> StageCost:
         """Sum layers `first` to `last` (exclusive) at the measured size number `index`, with their exchanges."""
         layers, sharding = self.layers[first:last], self.provenance.sharding
+        if self.is_tied and 1 < len(layers) == len(self.layers):
+            tied = replace(layers[-1], weight_bytes=0, optimizer_bytes=0, kept_gradient_bytes=0, step_s=0.0, work=None)
+            layers = (*layers[:-1], tied)
         cost = _stage_cost(layers, index, is_first=first == 0)
         if sharding is None or all(layer.sharded is None for layer in layers):
             return cost

@@ -116,9 +116,9 @@ def estimated_profile(
     """Return the estimated profile of a transformer on one GPU of a stage.
 
     benchmarks/results/published.md compares estimates with published runs. The layers are the embedding, the blocks,
-    blocks of multi-token prediction and the head, which belong to one stage. A tied head counts as a copy of its own,
-    as on the last of several stages. The first and the last stage then sum the gradients of both copies, and so they do
-    where blocks of multi-token prediction have a copy of the embedding (Megatron-LM).
+    blocks of multi-token prediction and the head, which belong to one stage. A tied head has
+    weights of its own on the last of several stages alone. The first and the last stage then sum the gradients of both
+    copies, and so they do where blocks of multi-token prediction have a copy of the embedding (Megatron-LM).
 
     Args:
         shape: The model.
@@ -167,7 +167,7 @@ def estimated_profile(
     work = shape.sample_work(gpu.flops_per_s[sharding.precision])
     shared = -(-shape.vocab // sharding.tensor) * shape.hidden if shape.is_tied or shape.predicted_tokens else 0
     tied_bytes = _summed_bytes(sharding) * shared
-    profile = Profile(shape.name, layers, provenance, sample_work=work, tied_bytes=tied_bytes)
+    profile = Profile(shape.name, layers, provenance, sample_work=work, tied_bytes=tied_bytes, is_tied=shape.is_tied)
     return with_fit_factor(profile, sharding.fit_factor)
 
 

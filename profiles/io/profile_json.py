@@ -145,6 +145,7 @@ class _Profile(Record):
     sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] = ()
     sample_work: SampleWorkRecord | None = None
     tied_bytes: Bytes = 0
+    is_tied: bool = False
 
 
 def read_profile(text: str, file: str) -> Profile:

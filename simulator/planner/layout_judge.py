@@ -136,7 +136,7 @@ class LayoutJudge:
     def _bounded(self, layout: TransformerLayout, number: int, split: LayerSharding) -> BoundedSetting[float]:
         """Return a layout under its bound, with the passes of `split`."""
         limit = self._request.memory_bytes
-        num_bytes = self._states_of(layout.sharding).held_bytes.times(self._numbers) / layout.num_ranks
+        num_bytes = self._states_in(layout).held_bytes.times(self._numbers) / layout.num_ranks
         if limit is None or num_bytes <= limit:
             bounds = self._bounds(layout, split)
             fitting = [seconds for held_bytes, seconds, _ in bounds if limit is None or held_bytes <= limit]
@@ -149,7 +149,7 @@ class LayoutJudge:
     def _bounds(self, layout: TransformerLayout, split: LayerSharding) -> list[tuple[float, float, StageCut]]:
         """Return least bytes and least seconds of each cut that is tried, with the passes of `split`."""
         form = Form(layout.schedule, layout.num_ranks, layout.num_chunks)
-        costs, states = self._costs_of(split, layout.size), self._states_of(layout.sharding)
+        costs, states = self._costs_of(split, layout.size), self._states_in(layout)
         count, bounds = layout.num_microbatches, []
         for cut in cuts_of(self._request.shape, form, costs[0], is_uniform=self._request.is_uniform):
             num_bytes = least_bytes(form, cut, count, costs[0], states)
@@ -182,6 +182,13 @@ class LayoutJudge:
                 bounds.append([_longer(cost, g, again) for cost, (_, g, again) in zip(idle, pairs, strict=True)])
             self._costs[split, size] = tuple(map(KindCosts.of, bounds))
         return self._costs[split, size]
+
+    def _states_in(self, layout: TransformerLayout) -> KindStates:
+        """Return the state of a layer of each kind; on one rank a tied head has the weights of the embedding."""
+        states = self._states_of(layout.sharding)
+        if not self._request.shape.is_tied or layout.num_ranks > 1:
+            return states
+        return KindStates(states.held_bytes._replace(head=0.0), states.step_s._replace(head=0.0))
 
     def _states_of(self, split: LayerSharding) -> KindStates:
         """Return the state of a layer of each kind, with the step behind the longest backward, which hides most."""

@@ -216,6 +216,25 @@ def test_the_first_and_the_last_stage_share_the_embedding(model, settings, num_b
     assert profile.costs_of_layers([(0, layers)]).tied_bytes == 0
 
 
+@pytest.mark.parametrize("sizes", [[1], [1, 2, 4]])
+def test_a_tied_head_has_no_weights_of_its_own_in_one_stage(sizes):
+    """Adam in float32: a parameter has 4 bytes, its gradient 4 and its moments 8."""
+    split = LayerSharding(precision="float32")
+    profile = estimated_profile(model_shape(TIED), split, load_gpu("b200"), NODE, sizes, "adam")
+    untied = replace(profile, is_tied=False)
+    layers, head = profile.num_layers, profile.layers[-1]
+    alone, with_copy = (of.cost_of_layers(0, layers, sizes[-1]) for of in (profile, untied))
+    num_parameters = (32001 + 1) * 4096  # a row per token, and the last norm
+    assert with_copy.weight_bytes - alone.weight_bytes == 4 * num_parameters
+    assert with_copy.optimizer_bytes - alone.optimizer_bytes == 12 * num_parameters
+    assert with_copy.step_s - alone.step_s == pytest.approx(head.step_s)
+    same = {name: getattr(with_copy, name) for name in ("weight_bytes", "optimizer_bytes", "step_s")}
+    same |= {name: getattr(with_copy, name) for name in ("kept_gradient_bytes", "copy_s", "predict_s", "average_s")}
+    assert replace(alone, **same) == with_copy
+    halves = [(0, 4), (4, layers)]
+    assert profile.costs_of_layers(halves) == untied.costs_of_layers(halves)
+
+
 def test_tied_stages_step_after_their_gradients_have_crossed_the_link():
     profile = estimated_profile(model_shape(TIED), LayerSharding(), load_gpu("b200"), NODE, [1])
     link, lists = Link(1e-3, 10e9), pipesched.build("1f1b", 4, 8)
