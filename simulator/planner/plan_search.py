@@ -88,6 +88,7 @@ class PlanRanking:
         is_complete: Whether the search was completed.
         headroom: Largest possible relative gain of another candidate over the best one; 0 if it is the best.
         is_interrupted: Whether the user ended the search, and waits for its result.
+        top: The number of plans that were to be ranked.
     """
 
     ranked: tuple[Outcome, ...]
@@ -97,6 +98,13 @@ class PlanRanking:
     is_complete: bool
     headroom: float
     is_interrupted: bool = False
+    top: int = 1
+
+    @property
+    def shortage(self) -> str:
+        """The number of plans that a search found until it stopped, if they are fewer than wanted; else nothing."""
+        is_short = not self.is_complete and len(self.ranked) < self.top
+        return f"; {len(self.ranked)} of {self.top} plans found" if is_short else ""
 
     @property
     def notes(self) -> list[str]:
@@ -275,4 +283,5 @@ class _Search:
             is_complete=is_complete,
             headroom=max(0.0, 1 / (ahead * self._best_throughput) - 1) if ranked else math.inf,
             is_interrupted=self._is_interrupted,
+            top=self._top,
         )

@@ -189,6 +189,9 @@ def test_a_transformer_is_planned_from_estimates(pipesched):
     flags = pipesched(f"plan {TRANSFORMER} {machines} --tp 2 --zero 1 --export megatron").out
     assert "--tensor-model-parallel-size 2\n" in flags
     assert "--use-distributed-optimizer\n" in flags
+    refused = pipesched(f"plan {TRANSFORMER} {machines} --export megatron --out flags.sh")
+    assert refused.code == 2
+    assert "--out: got flags.sh with --export, expected none, as flags are printed; try > flags.sh" in refused.err
 
 
 def test_layouts_are_explained_and_written(pipesched, folder):

@@ -50,6 +50,7 @@ def test_megatron_gets_the_planned_sizes():
     assert flags["tensor-model-parallel-size"] == "2"
     assert flags["micro-batch-size"] == "1"
     assert flags["global-batch-size"] == "32"
+    assert f"# Predicted: {best['seconds']:.4g} s per step, {best['peak_bytes'] / 2**30:.1f} GiB on a GPU." in text
     assert {"sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "bf16"} <= flags.keys()
     stages = flags["pipeline-model-parallel-layout"].strip("'").split("|")
     assert [*map(len, stages)] == list(best["partition"])
@@ -101,6 +102,24 @@ def test_a_trainer_that_runs_no_layout_has_its_reason():
     result = search(tensor=4, trainer="deepspeed")
     assert result.best is None
     assert "the first: tensor parallelism: got 4, expected 1, as a PipelineModule of DeepSpeed" in result.nothing_fits
+
+
+def test_a_model_that_no_trainer_runs_has_the_reason_below_its_table():
+    result = pipesched.plan_layout(
+        f"{SMALL},mtp=1", DGX, batch_size=8, num_workers=1, depths=1, tensor=1, zero=1, sizes=1, recompute="no", top=1
+    )
+    caption = result.table().caption
+    assert "torchtitan none; megatron none; deepspeed none\n  torchtitan: got transformer:" in caption
+    assert caption.endswith(
+        "with 1 blocks of multi-token prediction, expected none, as no flags are written for them; "
+        "try the model with mtp=0"
+    )
+    assert "found" not in caption
+
+
+def test_a_search_that_stops_early_says_how_many_rows_are_missing():
+    caption = search(top=3, time_limit_s=0).table().caption
+    assert re.search(r"stopped: another may be .*% faster; 1 of 3 plans found", caption)
 
 
 def test_layouts_leave_a_margin_of_memory():

@@ -73,9 +73,8 @@ def plan(
     from pipesched.cli.output.plan_print import explained, print_explained
     from pipesched.workflows.planning import require_planning
 
-    if asked.trainer is not None and (json or explain):
-        other = "--json" if json else "--explain"
-        raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
+    if asked.trainer is not None:
+        _require_flags_alone(out or (), explain=explain, is_json=json)
     if names_shape(profile) or layout.gpu is not None:
         strange = [*_given(asked, {*declared(PlanLimits), "num_devices"}), *_given(conditions)]
         strange += [*_given(model, {"microbatch_sizes"}), *(["--plot"] if plot is not None else [])]
@@ -179,6 +178,20 @@ def _require_none(options: Sequence[str], what: str) -> None:
     """
     if options:
         raise InputError(f"{options[0]}: got it with {what}, expected none; leave it out")
+
+
+def _require_flags_alone(out: Sequence[Path], *, explain: bool, is_json: bool) -> None:
+    """Refuse other answers than flags on stdout, and a file of flags.
+
+    Raises:
+        InputError: There is one.
+    """
+    if is_json or explain:
+        other = "--json" if is_json else "--explain"
+        raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
+    for path in out:
+        if suffix_of(path) not in {*PLAN, *TABLE, PAGE}:
+            raise InputError(f"--out: got {path} with --export, expected none, as flags are printed; try > {path}")
 
 
 def _end_without_plan(result: PlanSearch, notes: Sequence[str], *, is_json: bool) -> NoReturn:

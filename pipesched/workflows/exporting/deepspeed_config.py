@@ -22,7 +22,7 @@ import json
 from pipesched.profiles import FLOAT32_BYTES
 from pipesched.profiles.costs import LINEAR_BYTES
 from pipesched.workflows import ArgumentError
-from pipesched.workflows.exporting.pipeline_setting import PipelineSetting, software_comments
+from pipesched.workflows.exporting.pipeline_setting import PipelineSetting, estimate_comments
 
 _NAME = "DeepSpeed"
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
@@ -43,7 +43,7 @@ def deepspeed_config(setting: PipelineSetting) -> str:
     setting.require_copies_side_by_side(_NAME)
     _require_own_layers(setting)
     _require_uniform(setting.partition)
-    comments = software_comments(setting, _software(setting), _NAME)
+    comments = estimate_comments(setting, _software(setting), _NAME)
     said = {
         **({"comment": comments} if comments else {}),
         "PipelineModule": {

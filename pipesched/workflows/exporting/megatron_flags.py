@@ -32,8 +32,8 @@ from pipesched.workflows.exporting.pipeline_setting import (
     TRANSFORMER_COMMENT,
     PipelineSetting,
     bash_array,
+    estimate_comments,
     recompute_comments,
-    software_comments,
 )
 
 _NAME = "Megatron-LM"
@@ -108,7 +108,7 @@ def megatron_flags(setting: PipelineSetting) -> str:
         options += [[_PRECISIONS[setting.dtype]]]
     options += [list(flag) for name, value, flag in _SOFTWARE if getattr(setting.sharding, name) == value]
     options += _overlaps(setting.sharding)
-    comments += software_comments(setting, _HAS, _NAME)
+    comments += estimate_comments(setting, _HAS, _NAME)
     if setting.sharding.tensor * setting.sharding.context > 1:
         comments += ["GPUs older than Blackwell need CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment."]
     return bash_array(comments, options)

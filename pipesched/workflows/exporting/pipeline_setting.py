@@ -33,6 +33,7 @@ class PipelineSetting:
         dtype: Data type of weights and activations; only ``bfloat16`` and ``float16`` are exported.
         is_planned: Whether a plan chose the setting, so that another schedule needs another plan.
         is_estimated: Whether an estimate assumes the software of `sharding`; a measured model has its own.
+        prediction: Seconds and memory in words, for a comment; empty without a prediction.
     """
 
     schedule_spec: ScheduleSpec
@@ -43,6 +44,7 @@ class PipelineSetting:
     dtype: str = ""
     is_planned: bool = False
     is_estimated: bool = False
+    prediction: str = ""
 
     @classmethod
     def of_plan(cls, plan: Plan) -> PipelineSetting:
@@ -204,8 +206,8 @@ def recompute_comments(setting: PipelineSetting, num_layers: int) -> list[str]:
     return comments
 
 
-def software_comments(setting: PipelineSetting, has: Mapping[str, Collection[object]], trainer: str) -> list[str]:
-    """Return a line on the software that an estimate assumes, and that the trainer does not have.
+def estimate_comments(setting: PipelineSetting, has: Mapping[str, Collection[object]], trainer: str) -> list[str]:
+    """Return a line on the prediction, and one on the software that an estimate assumes and the trainer lacks.
 
     Args:
         setting: A setting.
@@ -214,7 +216,9 @@ def software_comments(setting: PipelineSetting, has: Mapping[str, Collection[obj
     """
     values = {name: getattr(setting.sharding, name) for name in has} if setting.is_estimated else {}
     assumed = [f"{name}={value}" for name, value in values.items() if value not in has[name]]
-    return [f"Assumed by the estimate, and not in {trainer}: {', '.join(assumed)}."] if assumed else []
+    predicted = [f"Predicted: {setting.prediction}."] if setting.prediction else []
+    lacks = [f"Assumed by the estimate, and not in {trainer}: {', '.join(assumed)}."] if assumed else []
+    return predicted + lacks
 
 
 def bash_array(comments: Sequence[str], options: Sequence[Sequence[str]]) -> str:

@@ -168,8 +168,14 @@ class LayoutRule:
         return None
 
 
-def export_layout(layout: Setting, trainer: TrainerName) -> str:
-    """Return a layout of a transformer as flags or configuration of another trainer, as `export_setting` does."""
+def export_layout(layout: Setting, trainer: TrainerName, prediction: str = "") -> str:
+    """Return a layout of a transformer as flags or configuration of another trainer, as `export_setting` does.
+
+    Args:
+        layout: The layout.
+        trainer: The trainer.
+        prediction: Its seconds and memory in words, for a comment.
+    """
     assert isinstance(layout, TransformerLayout), "a layout has the split of its layers"
     precision = layout.sharding.precision
     setting = PipelineSetting(
@@ -180,5 +186,6 @@ def export_layout(layout: Setting, trainer: TrainerName) -> str:
         dtype="bfloat16" if precision in LINEAR_BYTES else precision,
         is_planned=True,
         is_estimated=True,
+        prediction=prediction,
     )
     return flags_of(setting, trainer)

@@ -35,8 +35,8 @@ from pipesched.workflows import ArgumentError
 from pipesched.workflows.exporting.pipeline_setting import (
     TRANSFORMER_COMMENT,
     PipelineSetting,
+    estimate_comments,
     recompute_comments,
-    software_comments,
 )
 
 _Value: TypeAlias = bool | int | str | Sequence[str] | Sequence[Sequence[str]]
@@ -100,7 +100,7 @@ def torchtitan_config(setting: PipelineSetting) -> str:
         comments += ["Weights and the optimizer's states are bfloat16 too: mixed precision takes sharded weights here."]
     if _is_sharded(setting) and not setting.sharding.zero:
         comments += ["Copies share the optimizer's states, where the setting's copies each hold all of them."]
-    comments += software_comments(setting, _software(setting), _NAME)
+    comments += estimate_comments(setting, _software(setting), _NAME)
     return _toml(comments, file, sections)
 
 

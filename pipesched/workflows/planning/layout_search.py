@@ -100,20 +100,29 @@ class LayoutSearch(Result):
             ArgumentError: No ranked layout can be exported; the message names the part of the best and the reason.
         """
         require_exportable_shape(self.request.shape, trainer, self.request.base.precision)
-        layouts = self._layouts
-        if not layouts:
+        ranked, rule = self.ranking.ranked, LayoutRule(trainer)
+        if not ranked:
             raise ArgumentError("plan: got no layout that fits, expected one; try more GPUs")
-        rule = LayoutRule(trainer)
-        return export_layout(next((layout for layout in layouts if rule(layout) is None), layouts[0]), trainer)
+        best = next((outcome for outcome in ranked if rule(outcome.setting) is None), ranked[0])
+        row = self._row(best)
+        return export_layout(best.setting, trainer, f"{row['s']} s per step, {row['GiB']} GiB on a GPU")
 
     @property
     def trainers(self) -> dict[TrainerName, tuple[int, ...]]:
         """The numbers of the ranked layouts, from 1, that each trainer can run."""
-        numbered = [] if self.request.shape.predicted_tokens else [*enumerate(self._layouts, 1)]
+        numbered = [*enumerate(self._layouts, 1)]
         return {
-            name: tuple(number for number, layout in numbered if LayoutRule(name)(layout) is None)
+            name: tuple(number for number, layout in numbered if self._refusal(name, layout) is None)
             for name in get_args(TrainerName)
         }
+
+    def _refusal(self, trainer: TrainerName, layout: TransformerLayout) -> str | None:
+        """Return why a trainer cannot run a layout of the model, or None if it can."""
+        try:
+            require_exportable_shape(self.request.shape, trainer, self.request.base.precision)
+        except ArgumentError as error:
+            return str(error)
+        return LayoutRule(trainer)(layout)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per layout that fits, the fastest first."""
@@ -165,8 +174,12 @@ class LayoutSearch(Result):
         common = ", ".join(f"{name} {value}" for name, value in equal.items())
         caption = [*([f"all: {common}"] if common else []), self._effort]
         caption += [f"layouts fill at most {self._limit_text} (--memory-margin)"]
-        trainers = [f"{name} {number_ranges(numbers) or 'none'}" for name, numbers in self.trainers.items()]
+        runs = self.trainers
+        trainers = [f"{name} {number_ranges(numbers) or 'none'}" for name, numbers in runs.items()]
         caption += [f"layouts that each trainer can run (--export): {'; '.join(trainers)}"] if rows else []
+        if rows and not any(runs.values()):
+            first = next(iter(runs))
+            caption += [f"  {first}: {(self._refusal(first, self._layouts[0]) or '').removeprefix('trainer: ')}"]
         return Table(title, shown, "\n".join(caption), _LEGEND)
 
     def choices_table(self) -> Table:
@@ -191,7 +204,7 @@ class LayoutSearch(Result):
         text = f"{len(ranking.considered)} layouts, {over} over memory by a bound, {ranking.num_predicted} simulated; "
         if ranking.is_complete:
             return text + "no other of them is faster"
-        return text + f"stopped: another may be {ranking.headroom:.1%} faster"
+        return text + f"stopped: another may be {ranking.headroom:.1%} faster{ranking.shortage}"
 
     def _data(self) -> list[dict[str, Any]]:
         return [

@@ -175,8 +175,9 @@ class PlanSearch:
         if ranking.is_complete:
             return text + PROOF
         if ranking.headroom > 0:
-            return text + f"stopped with the best so far, than which another may be {ranking.headroom:.1%} faster"
-        return text + "stopped: the first is the best, between the others may be more"
+            faster = f"another may be {ranking.headroom:.1%} faster"
+            return text + f"stopped with the best so far, than which {faster}{ranking.shortage}"
+        return text + f"stopped: the first is the best, between the others may be more{ranking.shortage}"
 
     def _lines(self, notes: Sequence[str]) -> list[str]:
         """Return the lines on the effort of the search, the notes, untried schedules and other trainers."""
