@@ -426,10 +426,15 @@ def stages_of_layers(
     Raises:
         ProfileError: The profile does not cover the size.
     """
-    costs = layers.costs_of_layers(((0, layers.num_layers),), microbatch_size, num_sharing)
+    two = ((0, 1), (1, layers.num_layers))  # with a tied sum
+    costs = layers.costs_of_layers(two if layers.num_layers > 1 else two[:1], microbatch_size, num_sharing)
 
     @cache
     def stage_of(first: int, last: int) -> StageCost:
         return layers.cost_of_layers(first, last, microbatch_size, num_sharing)
 
-    return lambda bounds: replace(costs, stages=tuple([stage_of(first, last) for first, last in bounds]))
+    def stages_of(bounds: Sequence[tuple[int, int]]) -> StageCosts:
+        stages = tuple([stage_of(first, last) for first, last in bounds])
+        return replace(costs, stages=stages, tied_bytes=costs.tied_bytes if len(stages) > 1 else 0)
+
+    return stages_of

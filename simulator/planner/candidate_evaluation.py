@@ -19,7 +19,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import place_copies, replicate
+from pipesched.schedules.transforms import can_sum_before_steps, place_copies, replicate, with_tied_sum
 from pipesched.schedules.weights import staleness
 from pipesched.simulator import (
     USUAL_NETWORK,
@@ -84,7 +84,7 @@ def predict_candidate(
         ProfileError: The costs lack something that the schedule needs.
         SimulationError: It would take too long.
     """
-    lists = lists_of_candidate(candidate)
+    lists = lists_of_candidate(candidate, costs)
     run = predict_scenario(Scenario(lists, costs, cluster, network))
     if not candidate.is_asynchronous:
         return run
@@ -107,14 +107,15 @@ def timeline_of(candidate: Setting, request: Request) -> Timeline:
     return timeline
 
 
-def lists_of_candidate(candidate: Setting) -> Schedule:
-    """Return the lowered lists of the run of `steps_of` steps that a candidate is predicted by.
+def lists_of_candidate(candidate: Setting, costs: StageCosts) -> Schedule:
+    """Return the lowered lists of the run of `steps_of` steps that a candidate is predicted by, with tied sums.
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
         SimulationError: They would be too long.
     """
-    return place_copies(lowered(candidate.order, steps_of(candidate)), candidate.placement, candidate.width)
+    lists = _lowered_tied if costs.tied_bytes else lowered
+    return place_copies(lists(candidate.order, steps_of(candidate)), candidate.placement, candidate.width)
 
 
 def steps_of(candidate: Setting) -> int:
@@ -147,6 +148,16 @@ def lowered(order: Setting, steps: int) -> Schedule:
     if order.width > 1:
         return replicate(lowered(replace(order, width=1), steps), order.width)
     return lower(order.schedule_spec().run(steps).lists(steps).held())
+
+
+@lru_cache(maxsize=16)
+def _lowered_tied(order: Setting, steps: int) -> Schedule:
+    return tied(lowered(order, steps))
+
+
+def tied(lists: Schedule) -> Schedule:
+    """Return lists, lowered or not, with the sum of tied gradients if they have a flush."""
+    return with_tied_sum(lists) if can_sum_before_steps(lists) else lists
 
 
 def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:

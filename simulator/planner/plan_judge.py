@@ -25,6 +25,7 @@ from pipesched.simulator.planner.candidate_evaluation import (
     shown_pace,
     staleness_of,
     steps_of,
+    tied,
     time_parts,
 )
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
@@ -143,7 +144,8 @@ class PlanJudge:
             return candidate.schedule_spec().run(steps).lists(steps).held()
 
         def scenario() -> Scenario:
-            return Scenario(lists(1), costs, request.cluster, request.network)
+            once = tied(lists(1)) if costs.tied_bytes else lists(1)
+            return Scenario(once, costs, request.cluster, request.network)
 
         longer = lists if candidate.is_asynchronous else None
         return outcome.at_pace(settled_pace(scenario, num_cells(candidate), MOST_CELLS, longer))
@@ -191,8 +193,9 @@ class PlanJudge:
 
     def _scenario(self, candidate: Setting) -> tuple[Schedule, Scenario]:
         """Return the lowered lists of a candidate, and the scenario that predicts it."""
-        lists, request = lists_of_candidate(candidate), self._request
-        return lists, Scenario(lists, self._costs(candidate), request.cluster, request.network)
+        costs, request = self._costs(candidate), self._request
+        lists = lists_of_candidate(candidate, costs)
+        return lists, Scenario(lists, costs, request.cluster, request.network)
 
     def _costs(self, candidate: Setting) -> StageCosts:
         return self.cuts.costs_of(candidate)

@@ -543,7 +543,7 @@ def test_a_bound_is_never_above_what_simpy_says(feature, place):
     candidate = Setting(name, **({"num_ranks": 4} | fields), num_microbatches=8, microbatch_size=1,
                         partition=(1,) * num_stages)  # fmt: skip
     costs = replace(costs_of(build("1f1b", num_stages, 8)), overlap=overlap, compression=compression)
-    asked = Scenario(lists_of_candidate(candidate), costs, **CONDITIONS[condition])
+    asked = Scenario(lists_of_candidate(candidate, costs), costs, **CONDITIONS[condition])
     cluster, network = asked.cluster, asked.network
     answer, expected = predict_candidate(candidate, costs, cluster, network), predict_by_events(asked)
     assert (answer.meaning, answer.precision) == (expected.meaning, Precision.EXACT)

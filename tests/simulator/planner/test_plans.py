@@ -7,7 +7,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.io import load_plan, save_plan
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import place_copies
+from pipesched.schedules.transforms import place_copies, with_tied_sum
 from pipesched.simulator import NetworkOptions, Scenario
 from pipesched.simulator.analysis import critical_path
 from pipesched.simulator.engine import simulate_lists
@@ -42,6 +42,21 @@ def test_what_is_planned_is_what_runs(tmp_path):
     assert simulate_lists(lists, costs, request.cluster).makespan_s == pytest.approx(best.seconds, rel=1e-12)
     assert plan.predicted.throughput == pytest.approx(16 / best.seconds)
     assert plan.run(1).microbatches_per_step * plan.microbatch_size == plan.batch_size == 16
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "chimera"])
+def test_a_plan_sums_tied_gradients(name, depth):
+    request = ask(profile=replace(random_profile(random.Random(5), 9), tied_bytes=300), depths=(depth,),
+                  schedules=(name,))  # fmt: skip
+    ranked = search_plans(request, top=3).ranked
+    assert ranked
+    for outcome in ranked:
+        plan = request.plan_of(outcome)
+        lists = lower(with_tied_sum(plan.run(1).lists(1).held()))
+        costs = request.cuts().costs(plan.partition, plan.microbatch_size)
+        assert costs.tied_bytes == 300
+        assert simulate_lists(lists, costs, request.cluster).makespan_s == pytest.approx(outcome.seconds, rel=1e-12)
 
 
 def test_data_parallelism_of_equal_layers_is_as_fast_as_by_hand():
