@@ -6,7 +6,9 @@ from .lifetimes import Part as Part
 from .lifetimes import activation_bytes as activation_bytes
 from .lifetimes import lifetimes as lifetimes
 from .lifetimes import row_bytes as row_bytes
+from .memory_samples import FullestMoment as FullestMoment
 from .memory_samples import OverCapacity as OverCapacity
+from .memory_samples import fullest_moment as fullest_moment
 from .memory_samples import iteration as iteration
 from .memory_samples import memory as memory
 from .memory_samples import over_capacity as over_capacity

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,21 @@ class OverCapacity:
             f"device {self.device} holds {self.held_bytes} bytes of {self.capacity_bytes} "
             f"from {self.time_s:.6g} s on, at {self.op} of rank {self.rank}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FullestMoment:
+    """The moment at which one of all devices holds most [bytes], and the op that took it there."""
+
+    device: int
+    rank: int
+    op: Op
+    time_s: float
+    held_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"device": self.device, "rank": self.rank, "op": str(self.op), "time_s": self.time_s}
 
 
 def memory(
@@ -176,25 +192,38 @@ def over_capacity(samples: Iterable[MemorySample], cluster: Cluster, timeline: T
     if first is None:
         return None
     sample, capacity, passes = first
-    return _taken_over(timeline, sample.device, sample.time_s, sample.total_bytes, capacity, passes=passes)
+    culprit = _taker(timeline, sample, passes=passes)
+    return OverCapacity(sample.device, culprit.rank, culprit.op, sample.time_s, sample.total_bytes, capacity)
 
 
-def _taken_over(
-    timeline: Timeline, device: int, time_s: float, held_bytes: int, capacity_bytes: int, *, passes: bool
-) -> OverCapacity:
-    """Return the op that takes a device over its capacity at a time [s]: the last op until then that takes memory.
+def fullest_moment(timeline: Timeline) -> FullestMoment | None:
+    """Return the first moment of the largest peak of any device; None if the timeline has no memory."""
+    known = timeline.memory
+    if not known:
+        return None
+    place = max(range(len(known)), key=lambda place: (known[place].total_bytes, -known[place].time_s))
+    sample, following = known[place], known[place + 1 : place + 2]
+    passes = any((later.device, later.time_s) == (sample.device, sample.time_s) for later in following)
+    taker = _taker(timeline, sample, passes=passes)
+    return FullestMoment(sample.device, taker.rank, taker.op, sample.time_s, sample.total_bytes)
+
+
+def _taker(timeline: Timeline, sample: MemorySample, *, passes: bool) -> Span:
+    """Return the op that takes a device to the bytes of a sample: its last op until then that takes memory.
 
     Args:
-        passes: Whether the excess lasts only for a moment of that time.
+        timeline: The Timeline.
+        sample: The bytes of a device from a time on.
+        passes: Whether they last only for a moment of that time.
     """
+    device, time_s = sample.device, sample.time_s
     takers = [
         (_taken_s(span), index, span)
         for index, span in enumerate(timeline.spans)
         if timeline.rank_to_device[span.rank] == device and not isinstance(span.op, Send)
     ]
     before = [taker for taker in takers if taker[0] <= time_s and not (passes and _lasts_from(taker[2], time_s))]
-    _, _, culprit = max(before, default=min(takers))
-    return OverCapacity(device, culprit.rank, culprit.op, time_s, held_bytes, capacity_bytes)
+    return max(before, default=min(takers))[2]
 
 
 def _taken_s(span: Span) -> float:

@@ -25,10 +25,24 @@ def test_json_is_data_only_with_the_closed_form_of_gpipe(pipesched):
     assert data["makespan_s"] == (8 + 4 - 1) * 3
     assert data["bubble_fraction"] == pytest.approx(3 / 11)
     assert data["throughput"] == 8 / 33
+    assert data["peak"] is None
     assert [set(device) for device in data["devices"]] == [DEVICE] * 4
     for device in data["devices"]:
         assert device["busy_s"] + device["idle_s"] == 33
         assert sum(device["idle_by_cause_s"].values()) == device["idle_s"]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b -p 4 -m 8", "zbv -p 3 -m 6", "gpipe -p 2 -m 2"])
+def test_the_largest_peak_is_the_first_moment_over_one_byte_less(pipesched, schedule):
+    command = f"simulate -s {schedule} --uniform f=1,i=1,w=1,saved_bytes=100,weight_bytes=10,output_bytes=3"
+    data = json.loads(pipesched(f"{command} --json").out)
+    peak, most = data["peak"], max(device["peak_memory_bytes"] for device in data["devices"])
+    assert data["devices"][peak["device"]]["peak_memory_bytes"] == most
+    over = pipesched(f"{command} --memory-limit {most - 1}B").err
+    where = f"from {peak['time_s']:.6g} s on, at {peak['op']} of rank {peak['rank']}"
+    assert re.search(rf"over memory: device {peak['device']} holds .*{re.escape(where)}", over)
+    said = f" on, at {peak['op']} of rank {peak['rank']}"
+    assert said in " ".join(pipesched(command).out.split())
 
 
 def test_stage_costs_and_links_count(pipesched):

@@ -26,6 +26,7 @@ from pipesched.simulator.analysis import (
 )
 from pipesched.simulator.fast import Distribution, distribution, makespans
 from pipesched.simulator.fidelity import MakespanRange, makespan_range
+from pipesched.simulator.memory import FullestMoment, fullest_moment
 from pipesched.workflows import (
     ArgumentError,
     Result,
@@ -267,6 +268,11 @@ class Simulation(Result, Prediction):
         """Whether every device fits into its memory, or None if bytes or limits are unknown."""
         return fits(self.timeline, self.cluster)
 
+    @cached_property
+    def peak(self) -> FullestMoment | None:
+        """The device that holds most, when, and the op that took it there; None where the costs have no bytes."""
+        return fullest_moment(self.timeline)
+
     @property
     def reductions(self) -> tuple[ReducedStage, ...]:
         """Reductions of the stages with replicas, with their durations without contention."""
@@ -288,6 +294,7 @@ class Simulation(Result, Prediction):
             "steady_bubble_fraction": self.steady_bubble_fraction,
             "has_step_barrier": self.has_step_barrier,
             "fits": self.fits,
+            "peak": self.peak and self.peak.to_dict(),
             "rates": None if self.rates is None else asdict(self.rates),
             "estimate_errors": estimate_data(self.setup.loaded_costs.gpu_family),
             "reductions": [reduction.to_dict() for reduction in self.reductions],
@@ -365,6 +372,11 @@ class Simulation(Result, Prediction):
             idle = "" if share is None else f", steady_bubble_fraction {readable_share(share)}"
             assumed = " with a barrier before the steps" if self.has_step_barrier else ""
             lines.append(f"steady state{assumed}: {readable_pace(self.pace)} per micro-batch{idle}")
+        if self.peak is not None:
+            lines.append(
+                f"most memory: device {self.peak.device} holds {readable_bytes(self.peak.held_bytes)} "
+                f"from {readable_s(self.peak.time_s)} on, at {self.peak.op} of rank {self.peak.rank}"
+            )
         if self.least is not None:
             lines.append(self.least.sentence)
         return lines
