@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import LayerSharding
@@ -24,7 +24,7 @@ def require_divided(shape: ModelShape, sharding: LayerSharding) -> None:
         if size % count:
             raise ProfileError(
                 f"sharding of {shape.name}: `{name}`: got {count}, expected a divisor of {whole}={size}; "
-                f"try `{name}={math.gcd(size, count)}`"
+                f"try `{name}={_largest_divisor(shape, sharding, name)}`"
             )
     if sharding.expert_tensor not in (1, sharding.tensor):
         raise ProfileError(
@@ -36,6 +36,13 @@ def require_divided(shape: ModelShape, sharding: LayerSharding) -> None:
             f"sharding of {shape.name}: `expert`: got {sharding.expert} x {sharding.expert_tensor} GPUs, expected a "
             f"divisor of the {sharding.num_gpus} GPUs of a stage; lower it, or raise `data`"
         )
+
+
+def _largest_divisor(shape: ModelShape, sharding: LayerSharding, name: str) -> int:
+    """Return the largest count below the given one that divides all numbers of the model that the field splits."""
+    counts = range(getattr(sharding, name) - 1, 0, -1)
+    splits = ((count, _divided(shape, replace(sharding, **{name: count}))) for count in counts)
+    return next(count for count, parts in splits if not any(size % count for part, _, size in parts if part == name))
 
 
 def _divided(shape: ModelShape, sharding: LayerSharding) -> Iterator[tuple[str, str, int]]:

@@ -74,8 +74,6 @@ def load_kernel_table(path: str | Path) -> KernelTable:
             f"{file}: row 1: got no column {', '.join(missing)}, expected {', '.join(NEEDED_COLUMNS)}, seconds; "
             "measure a table of this machine"
         )
-    if len(rows) < 2:
-        raise ProfileError(f"{file}: got {len(rows)} rows of kernels, expected more, of several shapes; measure more")
     faults: list[str] = []
     kernels = [_kernel(number, row, faults) for number, row in rows]
     require_no_faults(file, faults, "correct the table, or measure it again")

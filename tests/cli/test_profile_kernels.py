@@ -51,7 +51,7 @@ def table_of(folder, name, rows):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--fit one.csv --gpu h100", "one.csv: got 1 rows of kernels, expected more, of several shapes; measure more"),
+        ("--fit one.csv --gpu h100", "one.csv: got 1 products of matrices, expected at least 16, of which half are"),
         (
             "--fit few.csv --gpu h100",
             "few.csv: got 15 products of matrices, expected at least 16, of which half are fitted; measure more",

@@ -159,12 +159,12 @@ def test_zero_3_gathers_the_weights_for_each_pass_and_sums_their_gradients():
         (
             "llama3-8b",
             {"tensor": 5},
-            "sharding of llama3-8b: `tensor`: got 5, expected a divisor of heads=32; try `tensor=1`",
+            "sharding of llama3-8b: `tensor`: got 5, expected a divisor of heads=32; try `tensor=4`",
         ),
         ("llama3-8b", {"tensor": 0}, "sharding: tensor: got 0, expected at least 1"),
         ("llama3-8b", {"zero": 4}, "sharding: zero: got 4, expected at most 3"),
-        ("llama3-8b", {"context": 3}, "`context`: got 3, expected a divisor of sequence=8192; try `context=1`"),
-        ("mixtral-8x7b", {"expert": 3, "data": 3}, "`expert`: got 3, expected a divisor of experts=8; try `expert=1`"),
+        ("llama3-8b", {"context": 3}, "`context`: got 3, expected a divisor of sequence=8192; try `context=2`"),
+        ("mixtral-8x7b", {"expert": 3, "data": 3}, "`expert`: got 3, expected a divisor of experts=8; try `expert=2`"),
         ("mixtral-8x7b", {"expert": 8, "data": 4}, "`expert`: got 8 x 1 GPUs, expected a divisor of the 4 GPUs"),
         (
             "mixtral-8x7b",

@@ -104,7 +104,7 @@ def test_what_makes_no_sense_is_named(message, call):
         ("gpt:depth=2", {}, "model 'gpt:depth=2': got an unknown argument 'depth', expected one of layers, width"),
         ("gpt:width=30", {}, "model 'gpt:width=30': width: got 30, expected a multiple of heads=8; try width=32"),
         ("gpt:vocab=0", {}, "model 'gpt:vocab=0': vocab: got 0, expected 1 to 2147483647; raise it"),
-        ("gpt", {"tensor": 3}, "sharding of gpt: `tensor`: got 3, expected a divisor of heads=8; try `tensor=1`"),
+        ("gpt", {"tensor": 3}, "sharding of gpt: `tensor`: got 3, expected a divisor of heads=8; try `tensor=2`"),
         ("gpt", {"precision": "float8"}, "gpu a100: flops_per_s: got no float8, expected one of bfloat16, float16"),
         ("hf:nowhere/config.json", {}, "nowhere/config.json: "),
     ],
