@@ -152,7 +152,6 @@ class SimulateSettings(RunCount):
         Description(
             "Known time of one iteration of this setting [s]; one factor on the estimated seconds of its layers is "
             "fitted to it.",
-            least=0.0,
         ),
     ] = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import LayerSharding
@@ -40,9 +41,12 @@ def require_divided(shape: ModelShape, sharding: LayerSharding) -> None:
 
 def _largest_divisor(shape: ModelShape, sharding: LayerSharding, name: str) -> int:
     """Return the largest count below the given one that divides all numbers of the model that the field splits."""
-    counts = range(getattr(sharding, name) - 1, 0, -1)
-    splits = ((count, _divided(shape, replace(sharding, **{name: count}))) for count in counts)
-    return next(count for count, parts in splits if not any(size % count for part, _, size in parts if part == name))
+    for count in range(getattr(sharding, name) - 1, 1, -1):
+        smaller: dict[str, Any] = {name: count}
+        parts = _divided(shape, replace(sharding, **smaller))
+        if all(size % count == 0 for part, _, size in parts if part == name):
+            return count
+    return 1
 
 
 def _divided(shape: ModelShape, sharding: LayerSharding) -> Iterator[tuple[str, str, int]]:

@@ -120,13 +120,19 @@ def test_a_known_run_gives_a_factor_that_other_commands_take(pipesched, folder):
     [
         (f"simulate {COUNTS} {ESTIMATE} --fit-iteration 0", "--fit-iteration: got 0 s, expected "),
         (f"simulate {COUNTS} {ESTIMATE} --fit-iteration 1us", "--fit-iteration: got 1 us, expected "),
-        (f"simulate {COUNTS} {ESTIMATE} --fit-iteration -1", "'--fit-iteration': got '-1', expected at least 0"),
+        (f"simulate {COUNTS} {ESTIMATE} --fit-iteration -1s", "--fit-iteration: got -1 s, expected "),
+        (f"simulate {COUNTS} {ESTIMATE} --fit-iteration 9 --fit-factor 2", "--fit-iteration: got --fit-factor too"),
         (f"simulate {COUNTS} --uniform f=1,b=2 --fit-iteration 9", "--fit-iteration: got costs that are no estimate"),
         (f"simulate {COUNTS} {ESTIMATE} --jitter 0.1 --fit-iteration 9", "--fit-iteration: got --jitter too"),
+        (
+            "profile llama3-8b --gpu h200 --microbatch-size 1",
+            "--microbatch-size: got it without --from, expected both",
+        ),
+        ("profile llama3-8b --tp 2", "--tensor-parallel: got it without --gpu, expected both; leave it out"),
         (f"sweep {COUNTS} {ESTIMATE} --fit-factor 0", "'--fit-factor': got '0', expected at least 0.01"),
     ],
 )
-def test_a_known_run_that_gives_no_factor_is_refused_in_one_line(pipesched, line, message):
+def test_options_that_contradict_an_estimate_are_refused_in_one_line(pipesched, line, message):
     answer = pipesched(line)
     assert (answer.code, answer.out) == (2, "")
     assert message in answer.err

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
+from pipesched.cli.options.option_groups import Json, file_option, given_options, grouped, out_option
 from pipesched.cli.options.plan_options import LayoutOptions, ModelOptions, PlanConditions
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
@@ -20,7 +20,7 @@ from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
 from pipesched.cli.terminal import complain, json_answer, print_json, print_result, print_results, progress_bar
 from pipesched.profiles.io import load_gpu, names_shape
 from pipesched.questions import LayoutSettings, PlanLimits, PlanSettings, TrainerName
-from pipesched.schedules.common import Counts, declared, option_name, values_of
+from pipesched.schedules.common import Counts, declared, values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator.analysis import TABLE_FORMATS
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
@@ -76,14 +76,14 @@ def plan(
     if asked.trainer is not None:
         _require_flags_alone(out or (), explain=explain, is_json=json)
     if names_shape(profile) or layout.gpu is not None:
-        strange = [*_given(asked, {*declared(PlanLimits), "num_devices"}), *_given(conditions)]
-        strange += [*_given(model, {"microbatch_sizes"}), *(["--plot"] if plot is not None else [])]
+        strange = [*given_options(asked, {*declared(PlanLimits), "num_devices"}), *given_options(conditions)]
+        strange += [*given_options(model, {"microbatch_sizes"}), *(["--plot"] if plot is not None else [])]
         _require_none(strange, f"{profile}, which is estimated")
         check_outputs(*((path, TABLE) for path in out or ()))
         layouts = _planned_layouts(profile, machines, asked, layout, model.microbatch_sizes)
         _print_layouts(layouts, asked.trainer, out or (), explain=explain, is_json=json)
         return
-    _require_none(_given(layout), f"{profile}, which is not estimated, as llama3-70b is")
+    _require_none(given_options(layout), f"{profile}, which is not estimated, as llama3-70b is")
     check_outputs(*((path, (*PLAN, PAGE)) for path in out or ()), (plot, FIGURE_SUFFIXES))
     require_planning(asked)
     cluster = machines.load_first(asked.num_devices, "--devices", "plan")
@@ -161,13 +161,6 @@ def _gpus(machines: MachineOptions, num_devices: int | None, gpu: str | None) ->
     if gpu is None or is_placed or machines.memory_limit is not None:
         return cluster
     return replace(cluster, devices=tuple(replace(device, memory_bytes=None) for device in cluster.devices))
-
-
-def _given(record: Any, allowed: Collection[str] = ()) -> list[str]:
-    """Return the options of a group that differ from their defaults, without the allowed ones."""
-    settings, usual = declared(record.__class__), {field.name: field.default for field in fields(record)}
-    names = [name for name in usual if name not in allowed and getattr(record, name) != usual[name]]
-    return [settings[name].option if name in settings else option_name(name) for name in names]
 
 
 def _require_none(options: Sequence[str], what: str) -> None:

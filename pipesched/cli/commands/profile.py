@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -12,7 +13,7 @@ import typer
 import pipesched
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import RunCostOptions, run_files
-from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
+from pipesched.cli.options.option_groups import Json, file_option, given_options, grouped, out_option
 from pipesched.cli.options.torch_options import ModelChoice, require_device, require_gpu
 from pipesched.cli.options.values import parse_bytes
 from pipesched.cli.output.notes import doubts_of_table
@@ -115,17 +116,16 @@ def profile(
     if is_table:
         measured = _of_table(known, layers, estimate, stages, input_share)
     elif runs is None:
-        _require_unused("--from", known == RunCostOptions() and not stages, "of runs")
+        _require_unused("--from", [*given_options(known), *(["--stages"] if stages else [])])
         assert name is not None
         if estimate.gpu is None:
-            _require_unused("--gpu", estimate == GpuOptions(), "of how layers are estimated")
+            _require_unused("--gpu", given_options(estimate))
             notes = busy_machine(meter.others(), layers.companions + 1) if layers.device == "cpu" else []
             measured = _measured(name, layers)
         else:
             measured = _estimated(name, layers, estimate)
     else:
-        _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
-        _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
+        _require_unused("MODEL", [*given_options(layers), *given_options(estimate)])
         measured = _from_runs(run_files(runs, "--from"), known.keywords(), stages)
         notes = doubts_of_table(known.layer_costs)
     if out is not None:
@@ -179,20 +179,19 @@ def _of_kernels(
     return fitted
 
 
-def _require_unused(missing: str, are_unused: bool, what: str) -> None:
-    if not are_unused:
-        raise InputError(f"profile: got an option {what} without {missing}, expected both; leave it out")
+def _require_unused(missing: str, given: Sequence[str]) -> None:
+    if given:
+        advice = "try --microbatch-sizes" if given[0] == "--microbatch-size" else "leave it out"
+        raise InputError(f"{given[0]}: got it without {missing}, expected both; {advice}")
 
 
 def _of_table(
     known: RunCostOptions, layers: LayerOptions, estimate: GpuOptions, stages: bool, share: float | None
 ) -> ProfileMeasurement:
     """Return the profile of a table of layers."""
-    only = RunCostOptions(layer_costs=known.layer_costs, microbatch_size=known.microbatch_size)
-    _require_unused("--from", known == only and not stages, "of runs")
-    measures = layers != LayerOptions(microbatch_sizes=layers.microbatch_sizes)
-    _require_unused("MODEL", not measures, "of how layers are measured")
-    _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
+    of_runs = given_options(known, {"layer_costs", "microbatch_size"})
+    _require_unused("--from", [*of_runs, *(["--stages"] if stages else [])])
+    _require_unused("MODEL", [*given_options(layers, {"microbatch_sizes"}), *given_options(estimate)])
     assert known.layer_costs is not None, "as just asked"
     sizes = None if layers.microbatch_sizes is None else tuple_of(layers.microbatch_sizes)
     return measuring.profile_of_layers(known.layer_costs, known.microbatch_size or 1, sizes, input_share=share)
@@ -219,8 +218,9 @@ def _estimated(model: str, options: LayerOptions, estimate: GpuOptions) -> Profi
             f"--dtype: got {options.dtype} with --gpu, expected --precision, the number type of matrix products; "
             f"try --precision {options.dtype}"
         )
-    if options != LayerOptions(microbatch_sizes=sizes, optimizer=optimizer):
-        raise InputError("profile: got --gpu, and an option of how layers are measured, expected one of them")
+    measured = given_options(options, {"microbatch_sizes", "optimizer"})
+    if measured:
+        raise InputError(f"{measured[0]}: got it with --gpu, which measures nothing, expected one; leave one out")
     assert estimate.gpu is not None, "as just asked"
     settings = values_of(estimate.sharding)
     return pipesched.analytic_profile(

@@ -124,6 +124,8 @@ def simulate(
     Exits with 1 if a device runs out of memory.
     """
     failures.require_whole()
+    if asked.fit_iteration_s is not None and costs.estimate.settings.fit_factor != 1:
+        raise InputError("--fit-iteration: got --fit-factor too, expected one of them; leave one out")
     pictures = () if failures.fail_every is None else views.FIGURE_SUFFIXES
     check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*TIMELINE, *pictures)) for path in out or ()))
     source = schedule.source()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -22,7 +22,7 @@ from pipesched.cli.options.schedule_options import schedule_names
 from pipesched.cli.options.values import counts, parse_bytes
 from pipesched.cli.terminal import all_columns
 from pipesched.questions import MeasureSettings
-from pipesched.schedules.common import MAX_NUMBER, Declared, declaration, declared, tuple_of
+from pipesched.schedules.common import MAX_NUMBER, Declared, declaration, declared, option_name, tuple_of
 
 _WIDE, _SETTINGS = "wide", "settings_file"
 
@@ -180,6 +180,19 @@ def read_setting(setting: Declared, value: Any) -> Any:
     if setting.is_repeatable:
         return tuple(value or ())
     return parse_bytes(value, setting.option) if is_size(setting) and isinstance(value, str) else value
+
+
+def given_options(record: Any, allowed: Collection[str] = ()) -> list[str]:
+    """Return the options of a group that differ from their defaults, without the allowed ones."""
+    settings, usual = declared(record.__class__), {field.name: field.default for field in fields(record)}
+    given = []
+    for name in usual:
+        value = getattr(record, name)
+        if is_dataclass(value):
+            given += given_options(value)
+        elif name not in allowed and value != usual[name]:
+            given.append(settings[name].option if name in settings else option_name(name))
+    return given
 
 
 def setting_words(name: str, value: object) -> list[str]:
