@@ -86,6 +86,13 @@ class SpanColumns(Sequence[Span]):
         columns = (compress(column.tolist(), is_first) for column in (self.posted_s, self.starts_s, self.ends_s))
         return tuple(map(Span, ranks, chain.from_iterable(rows), *columns))
 
+    def of_rank(self, rank: int) -> tuple[Span, ...]:
+        """Return the spans of one rank as new objects."""
+        cells = slice(int(self.ops.begins[rank]), int(self.ops.begins[rank + 1]))
+        is_first = [True, *(code < OVERLAPPED for code in self.ops.codes[cells].tolist())]
+        columns = (compress(column[cells].tolist(), is_first) for column in (self.posted_s, self.starts_s, self.ends_s))
+        return tuple(map(Span, repeat(rank), self._rows[rank] if self._rows else self.ops.ops(rank), *columns))
+
     @property
     def begin_s(self) -> float:
         """Earliest time at which a rank reached an op [s]; 0 without ops."""

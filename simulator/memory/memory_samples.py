@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby, zip_longest
+from itertools import chain, groupby, zip_longest
 from typing import Any
 
 import numpy as np
@@ -217,11 +217,9 @@ def _taker(timeline: Timeline, sample: MemorySample, *, passes: bool) -> Span:
         passes: Whether they last only for a moment of that time.
     """
     device, time_s = sample.device, sample.time_s
-    takers = [
-        (_taken_s(span), index, span)
-        for index, span in enumerate(timeline.spans)
-        if timeline.rank_to_device[span.rank] == device and not isinstance(span.op, Send)
-    ]
+    ranks = [rank for rank, its_device in enumerate(timeline.rank_to_device) if its_device == device]
+    spans = chain.from_iterable(map(timeline.columns.of_rank, ranks))
+    takers = [(_taken_s(span), index, span) for index, span in enumerate(spans) if not isinstance(span.op, Send)]
     before = [taker for taker in takers if taker[0] <= time_s and not (passes and _lasts_from(taker[2], time_s))]
     return max(before, default=min(takers))[2]
 
