@@ -47,6 +47,8 @@ def main() -> int:
         rows = read_rows(arguments.rows)
     except (OSError, ValueError) as error:
         parser.error(f"--rows: {error}")
+    if arguments.every < 1:
+        parser.error(f"--every: got {arguments.every}, expected at least 1; try --every 10")
     rows = [row for row in rows if row.id.startswith(arguments.source)][:: arguments.every]
     if not rows:
         got = f"{arguments.source!r}, no row of {arguments.rows.name}"

@@ -336,12 +336,17 @@ def test_a_part_of_the_rows_is_printed_without_a_page(part, table, tmp_path, mon
     assert not out.exists()
 
 
-def test_a_source_without_rows_is_refused(part, table, monkeypatch, capsys):
+def test_a_part_without_rows_is_refused(part, table, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["published.py", "--rows", str(table({})), "--source", "nosuch"])
     with pytest.raises(SystemExit) as ended:
         importlib.import_module("published").main()
     assert ended.value.code == 2
     assert "--source: got 'nosuch', no row of" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["published.py", "--rows", str(table({})), "--every", "0"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module("published").main()
+    assert ended.value.code == 2
+    assert "--every: got 0, expected at least 1" in capsys.readouterr().err
 
 
 def test_the_command_writes_the_page_and_a_prediction_for_each_row(part, table, tmp_path, monkeypatch, capsys):

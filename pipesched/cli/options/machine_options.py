@@ -57,7 +57,9 @@ class MachineOptions:
     ] = None
     machine: Annotated[
         str | None,
-        typer.Option(help=f"Type of the nodes: {_MACHINES}, or a file (JSON); without --nodes as many as needed."),
+        typer.Option(
+            help=f"Type of the nodes: {_MACHINES}, or a file (JSON). Default of --nodes: enough for the devices."
+        ),
     ] = None
     memory_limit: Annotated[str | None, typer.Option(help="Memory of every device: 16GB or 16GiB.")] = None
 

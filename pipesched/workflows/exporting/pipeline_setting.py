@@ -200,7 +200,7 @@ def recompute_comments(setting: PipelineSetting, num_layers: int) -> list[str]:
         num_layers: Transformer layers of which the trainer keeps only the input of the first.
     """
     layers = "transformer layer" if num_layers == 1 else f"{num_layers} transformer layers"
-    comments = [f"Recomputation keeps the input of every {layers}, where the setting keeps that of a stage."]
+    comments = [f"Recomputation keeps the input of every {layers}, where the setting keeps one input per stage."]
     if setting.schedule_spec.recompute_when == "early":
         comments += ["It runs inside the backward, where the setting recomputes before the gradient has arrived."]
     return comments

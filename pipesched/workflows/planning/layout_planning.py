@@ -46,7 +46,7 @@ _SOFTWARE: dict[TrainerName | None, LayerSharding] = {
     "torchtitan": replace(_MEGATRON, has_fused_gradients=False, has_graphs=True),  # torch.compile
     "deepspeed": LayerSharding(gradient_bytes=6, has_fused_gradients=False, has_whole_sums=True),
 }
-"""The software of a trainer, as its export sets it; without a trainer that of Megatron-LM with its overlap options.
+"""The software of each trainer, as its export sets it; the default is Megatron-LM with its overlap options.
 DeepSpeed's BF16_Optimizer holds gradients in bfloat16 and in float32."""
 
 

@@ -254,6 +254,6 @@ def require_exportable_shape(shape: ModelShape, trainer: TrainerName, precision:
         )
     if shape.predicted_tokens:
         raise ArgumentError(
-            f"trainer: got {shape.name} with {shape.predicted_tokens} blocks of multi-token prediction, expected none, "
+            f"trainer: got {shape.name} with multi-token prediction ({shape.predicted_tokens}), expected none, "
             "as no flags are written for them; try the model with mtp=0"
         )

@@ -29,7 +29,7 @@ ZERO_BUBBLE = PipelineSetting(
 MEGATRON = """\
 # Megatron-LM, 8 processes: 2 x 4 ranks of 1f1b
 # The model's first layer is its embedding, the last its output layer, all others are transformer layers.
-# Recomputation keeps the input of every transformer layer, where the setting keeps that of a stage.
+# Recomputation keeps the input of every transformer layer, where the setting keeps one input per stage.
 # It runs inside the backward, where the setting recomputes before the gradient has arrived.
 PIPELINE_ARGS=(
     --pipeline-model-parallel-size 4

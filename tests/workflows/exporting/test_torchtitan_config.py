@@ -19,7 +19,7 @@ TOML = """\
 # torchtitan, 8 processes: 2 x 4 ranks of 1f1b
 # For a --job.config_file of torchtitan 0.2; its [model], [optimizer], sequence and data are yours.
 # The model's first layer is its embedding, the last its output layer, all others are transformer layers.
-# Recomputation keeps the input of every transformer layer, where the setting keeps that of a stage.
+# Recomputation keeps the input of every transformer layer, where the setting keeps one input per stage.
 # It runs inside the backward, where the setting recomputes before the gradient has arrived.
 # Copies share the optimizer's states, where the setting's copies each hold all of them.
 
