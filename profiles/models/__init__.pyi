@@ -4,6 +4,7 @@ from .kept_state import kept_random_state as kept_random_state
 from .kept_state import kept_state as kept_state
 from .kept_state import module_states as module_states
 from .model import Model as Model
+from .model import Tie as Tie
 from .model import build_layers as build_layers
 from .model import draw_batch as draw_batch
 from .model import draw_held_out as draw_held_out
@@ -14,3 +15,6 @@ from .model_lookup import resolve_model as resolve_model
 from .torch_names import OPTIMIZERS as OPTIMIZERS
 from .torch_names import make_optimizer as make_optimizer
 from .torch_names import torch_dtype as torch_dtype
+from .values import Value as Value
+from .values import mapped as mapped
+from .values import tensors_of as tensors_of

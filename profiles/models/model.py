@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
 import torch
@@ -19,11 +20,15 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.kept_state import kept_random_state
+from pipesched.profiles.models.values import Value, mapped
+
+Tie: TypeAlias = tuple[tuple[int, str], ...]
+"""A parameter that layers share: (layer, name in the layer) of each place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model: a chain of layers; exactly one tensor crosses each boundary between two layers.
+    """A model: a chain of layers; one `Value` crosses each boundary between two layers.
 
     Attributes:
         name: Name by which `resolve_model` finds the model.
@@ -32,6 +37,9 @@ class Model:
         loss: (output of the last layer, targets) -> the mean over the micro-batch, a scalar.
         batch: (number of samples, seed) -> (inputs, targets), both with the samples in dimension 0.
         held_out: () -> (inputs, targets) to score a trained model, from samples that `batch` never returns; or None.
+        build_range: (first, last, seed) -> layers ``first`` to ``last - 1``, with the weights of the whole model for
+            that seed; shared parameters within the range are one object. None: every layer is built alone.
+        ties: The parameters that layers share, each as its (layer, name in the layer) at every place, in order.
         is_resolved: Whether `resolve_model` made the model: another process can then make it by its name. False for a
             changed copy.
     """
@@ -39,9 +47,11 @@ class Model:
     name: str
     layers: tuple[Callable[[], nn.Module], ...]
     layer_names: tuple[str, ...]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    batch: Callable[[int, int], tuple[Tensor, Tensor]]
-    held_out: Callable[[], tuple[Tensor, Tensor]] | None = None
+    loss: Callable[[Any, Any], Tensor]
+    batch: Callable[[int, int], tuple[Value, Value]]
+    held_out: Callable[[], tuple[Value, Value]] | None = None
+    build_range: Callable[[int, int, int], Sequence[nn.Module]] | None = None
+    ties: tuple[Tie, ...] = ()
     is_resolved: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,9 +100,7 @@ def build_layers(
             f"0 to {len(model.layers)}; check the partition"
         )
     built = []
-    for index in range(first, last):
-        with _users_code(f"model {model.name}: layer {index}: its builder", layer_seed(seed, index)):
-            layer = model.layers[index]()
+    for index, layer in enumerate(_built(model, first, last, seed), first):
         if not isinstance(layer, nn.Module):
             raise ProfileError(
                 f"model {model.name}: layer {index}: got {type(layer).__name__}, expected a torch.nn.Module; "
@@ -107,6 +115,18 @@ def build_layers(
     return nn.Sequential(*built).to(device=device, dtype=dtype)
 
 
+def _built(model: Model, first: int, last: int, seed: int) -> Iterator[nn.Module]:
+    if model.build_range is not None:
+        with _users_code(f"model {model.name}: layers {first} to {last - 1}: their builder", seed):
+            layers = model.build_range(first, last, seed)
+        yield from layers
+        return
+    for index in range(first, last):
+        with _users_code(f"model {model.name}: layer {index}: its builder", layer_seed(seed, index)):
+            layer = model.layers[index]()
+        yield layer
+
+
 def draw_batch(
     model: Model,
     num_samples: int,
@@ -114,8 +134,8 @@ def draw_batch(
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return (inputs, targets) on `device`, floating-point ones as `dtype`; each has its own storage.
+) -> tuple[Value, Value]:
+    """Return (inputs, targets) on `device`, floating-point tensors as `dtype`; each has its own storage.
 
     Raises:
         ProfileError: The model's `batch` fails.
@@ -127,7 +147,7 @@ def draw_batch(
 
 def draw_held_out(
     model: Model, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-) -> tuple[Tensor, Tensor] | None:
+) -> tuple[Value, Value] | None:
     """Return the held-out (inputs, targets), placed as in `draw_batch`, or None if the model has none.
 
     Raises:
@@ -155,7 +175,11 @@ def _users_code(what: str, seed: int = 0) -> Iterator[None]:
         ) from error
 
 
-def _placed(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+def _placed(value: Value, dtype: torch.dtype | None, device: torch.device | str | None) -> Value:
+    return mapped(lambda tensor: _placed_tensor(tensor, dtype, device), value)
+
+
+def _placed_tensor(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
     own = tensor.to(dtype=dtype if tensor.is_floating_point() else tensor.dtype, copy=True).contiguous()
     return own if device is None else on_device(pinned_for(own, device), device)
 

@@ -1,0 +1,25 @@
+"""A value that crosses a boundary between two layers: a tensor, or several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor
+
+Value: TypeAlias = Tensor | tuple[Tensor | None, ...]
+"""A tensor, or a tuple of tensors of any types, in which None stands for an absent one."""
+
+
+def tensors_of(value: Value) -> list[Tensor]:
+    """Return the tensors of a value, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for tensor in value if tensor is not None]
+
+
+def mapped(change: Callable[[Tensor], Tensor], value: Value) -> Value:
+    """Return the value of the changed tensors."""
+    if isinstance(value, Tensor):
+        return change(value)
+    return tuple(None if tensor is None else change(tensor) for tensor in value)
