@@ -45,6 +45,7 @@ from .stage_building import check_fits as check_fits
 from .stage_building import count_from as count_from
 from .stage_building import follow as follow
 from .stage_building import make_batch as make_batch
+from .stage_building import require_samples as require_samples
 from .stage_state import StateError as StateError
 from .stage_state import load_stage_state as load_stage_state
 from .stage_state import shifted_name as shifted_name

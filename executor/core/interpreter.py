@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import torch
 from torch import Tensor
@@ -85,8 +85,8 @@ def require_expected(recv: Recv, sent: Message) -> None:
 class Batch:
     """The data of one run, by micro-batch: the first stage reads inputs, the last one targets."""
 
-    inputs: Sequence[Tensor]
-    targets: Sequence[Tensor]
+    inputs: Sequence[Any]
+    targets: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)

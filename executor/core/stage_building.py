@@ -19,12 +19,16 @@ from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import (
     Model,
+    Value,
     build_layers,
     draw_batch,
     make_optimizer,
+    mapped,
+    microbatch,
     on_device,
     pinned_for,
     require_untied,
+    tensors_of,
     torch_dtype,
 )
 from pipesched.schedules import PredictionRule, Schedule
@@ -203,16 +207,38 @@ def make_batch(
         device: Device of the data.
         reads: Whether inputs, and whether targets, are read on `device`: on the ranks of the first stage, and of the
             last stage. Unread data stay away from the device, and are empty.
+
+    Raises:
+        ExecutionError: A tensor of the model's batch has another number of samples in dimension 0.
     """
     if not any(reads):
         return Batch((), ())
     num_samples = num_microbatches * microbatch_size
-    cut: list[Sequence[Tensor]] = []
-    for tensor, is_read in zip(draw_batch(model, num_samples, seed, dtype=dtype), reads, strict=True):
-        if len(tensor) != num_samples:
-            raise ExecutionError(f"model {model.name}: its batch has {len(tensor)} samples, expected {num_samples}")
-        cut.append(on_device(pinned_for(tensor, device), device).chunk(num_microbatches) if is_read else ())
+
+    def placed(tensor: Tensor) -> Tensor:
+        return on_device(pinned_for(tensor, device), device)
+
+    cut: list[Sequence[Value]] = []
+    for samples, is_read in zip(draw_batch(model, num_samples, seed, dtype=dtype), reads, strict=True):
+        require_samples(model, samples, num_samples)
+        whole = mapped(placed, samples) if is_read else ()
+        cut.append([microbatch(whole, i, num_microbatches) for i in range(num_microbatches)] if is_read else ())
     return Batch(*cut)
+
+
+def require_samples(model: Model, samples: Value, expected: int) -> None:
+    """Refuse inputs or targets that cannot be cut into micro-batches.
+
+    Raises:
+        ExecutionError: A tensor of `samples` has another number of samples than `expected` in dimension 0.
+    """
+    for tensor in tensors_of(samples):
+        got = len(tensor) if tensor.dim() else "no"
+        if got != expected:
+            raise ExecutionError(
+                f"model {model.name}: its batch has {got} samples in a tensor of {tuple(tensor.shape)}, expected "
+                f"{expected} in dimension 0 of each tensor; repeat for each sample what all of them share"
+            )
 
 
 def check_fits(schedule: Schedule, num_stages: int, what: str) -> None:

@@ -137,7 +137,7 @@ class MeasuringJob(RankJob[Measured]):
             if iteration == 0:
                 self._losses = {number: loss for stage in stages.values() for number, loss in stage.losses().items()}
             if iteration >= job.warmup:
-                times_ns, held_bytes = tensors_of(recorder)
+                times_ns, held_bytes = recorded_tensors(recorder)
                 self._times_ns.append(times_ns + offset_ns)
                 self._held_bytes.append(held_bytes)
         self._look(context)
@@ -192,7 +192,7 @@ def build_measured(
     return stages, batch
 
 
-def tensors_of(recorder: Recorder) -> tuple[Tensor, Tensor]:
+def recorded_tensors(recorder: Recorder) -> tuple[Tensor, Tensor]:
     """Return the times of a run, shape (ops, 3) [ns], and its bytes, shape (2, ops), or (2, 0) without a meter."""
     times_ns = torch.tensor(recorder.times_ns(), dtype=torch.int64).reshape(-1, 3)
     return times_ns, torch.tensor([recorder.held_bytes(), recorder.most_bytes()], dtype=torch.int64)

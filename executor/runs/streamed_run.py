@@ -23,7 +23,7 @@ from pipesched.executor.core import (
 )
 from pipesched.executor.launch import Interference, Measure, RunSpec, read_fault
 from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, run_local
-from pipesched.executor.runs.measuring_job import Measured, build_measured, make_measured, tensors_of
+from pipesched.executor.runs.measuring_job import Measured, build_measured, make_measured, recorded_tensors
 from pipesched.executor.runs.rank_job import RankListener, with_position
 from pipesched.profiles.measuring import SHORT_COUNT, computing, yardstick_s
 from pipesched.profiles.models import Model, kept_random_state, resolve_model
@@ -87,7 +87,7 @@ class _Records:
                 self.losses = {number: loss for stage in stages for number, loss in stage.losses().items()}
             if iteration >= job.warmup:
                 self.launches_s.append(launch_s)
-                rows.append([tensors_of(rank.recorder) for rank in ranks])
+                rows.append([recorded_tensors(rank.recorder) for rank in ranks])
         self.times_ns, self.held_bytes = (
             [torch.stack([row[index][which] for row in rows]) for index in range(len(ranks))] for which in (0, 1)
         )

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipesched.executor.core import Batch, OnLoss, Stage, build_stages, check_fits
+from pipesched.executor.core import Batch, OnLoss, Stage, build_stages, check_fits, require_samples
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.local_runner import synchronize
 from pipesched.executor.training import Scores, make_feeds, score_model
-from pipesched.profiles.models import Model, draw_held_out, kept_state, resolve_model, torch_dtype
+from pipesched.profiles.models import (
+    Model,
+    Value,
+    draw_held_out,
+    kept_state,
+    mapped,
+    resolve_model,
+    tensors_of,
+    torch_dtype,
+)
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import TrainingRun
 
@@ -95,6 +104,8 @@ class TrainingSetup:
         samples = draw_held_out(self.model, dtype=self.dtype, device=device)
         if samples is None:
             return None
+        for part in samples:
+            require_samples(self.model, part, len(tensors_of(samples[0])[0]))
         whole = _Whole(*stages)
         synchronize({parameter.device for parameter in whole.parameters()})  # stages come from several streams
         with kept_state(whole):
@@ -104,12 +115,16 @@ class TrainingSetup:
 class _Whole(nn.Sequential):
     """All stages in a row, each on its own device."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        device = x.device
+    def forward(self, value: Value) -> Value:
+        first = tensors_of(value)[0]
         for stage in self:
-            own = next(stage.parameters(), x).device
-            x = stage(x.to(own))
-        return x.to(device)
+            own = next(stage.parameters(), first).device
+            value = stage(_moved(value, own))
+        return _moved(value, first.device) if isinstance(value, Tensor | tuple) else value
+
+
+def _moved(value: Value, device: torch.device) -> Value:
+    return mapped(lambda tensor: tensor.to(device), value)
 
 
 def training_of(spec: RunSpec, model: Model | None = None) -> TrainingSetup:

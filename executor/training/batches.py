@@ -8,16 +8,16 @@ from functools import lru_cache
 from typing import overload
 
 import torch
-from torch import Tensor
 
 from pipesched.executor import ExecutionError
-from pipesched.profiles.models import Model, draw_batch, on_device, pinned_for
+from pipesched.executor.core import require_samples
+from pipesched.profiles.models import Model, Value, draw_batch, mapped, microbatch, on_device, pinned_for
 
 _KEPT = 4
 """Steps whose samples are kept; a stage reads its micro-batches nearly in order, and others can be drawn again."""
 
 
-class Feed(Sequence[Tensor]):
+class Feed(Sequence[Value]):
     """Inputs, or targets, by micro-batch.
 
     A device holds only the micro-batches that are in use.
@@ -32,7 +32,7 @@ class Feed(Sequence[Tensor]):
 
     def __init__(
         self,
-        draw: Callable[[int], Tensor],
+        draw: Callable[[int], Value],
         microbatches_per_step: int,
         num_microbatches: int,
         device: torch.device,
@@ -48,18 +48,17 @@ class Feed(Sequence[Tensor]):
         return self._length
 
     @overload
-    def __getitem__(self, index: int) -> Tensor: ...
+    def __getitem__(self, index: int) -> Value: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Tensor]: ...
-    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
+    def __getitem__(self, index: slice) -> list[Value]: ...
+    def __getitem__(self, index: int | slice) -> Value | list[Value]:
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(self._length))]
         if not 0 <= index < self._length:
             raise IndexError(f"micro-batch: got {index}, expected 0 to {self._length - 1}")
         step, position = divmod(self._first + index, self._per_step)
-        samples = self._draw(step)
-        size = len(samples) // self._per_step
-        return on_device(samples[position * size : (position + 1) * size], self._device)
+        part = microbatch(self._draw(step), position, self._per_step)
+        return mapped(lambda tensor: on_device(tensor, self._device), part)
 
 
 def make_feeds(
@@ -89,17 +88,14 @@ def make_feeds(
         )
 
     @lru_cache(1)  # readers of both read them for one step
-    def draw(step: int) -> tuple[Tensor, Tensor]:
+    def draw(step: int) -> tuple[Value, Value]:
         return draw_batch(model, batch_size, step_seed(seed, step), dtype=dtype)
 
     def drawn(which: int) -> Feed:
-        def samples_of(step: int) -> Tensor:
+        def samples_of(step: int) -> Value:
             samples = draw(step)[which]
-            if len(samples) != batch_size:
-                raise ExecutionError(
-                    f"model {model.name}: its batch has {len(samples)} samples, expected {batch_size}; mend it"
-                )
-            return pinned_for(samples, device)
+            require_samples(model, samples, batch_size)
+            return mapped(lambda tensor: pinned_for(tensor, device), samples)
 
         return Feed(samples_of, microbatches_per_step, num_microbatches, device, first)
 

@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import final, overload
+from typing import Any, final, overload
 
 import torch
 from torch import Tensor, nn
+
+from pipesched.profiles.models import Value, mapped, tensors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +78,38 @@ class ScoreTable(Sequence[Scores]):
         return f"ScoreTable({list(self)})"
 
 
-def score(output: Tensor, target: Tensor, loss: Tensor) -> Tensor:
+def score(output: Any, target: Any, loss: Tensor) -> Tensor:
     """Return loss and accuracy of one output on its device, shape (2,), without waiting for them.
 
     The accuracy is NaN unless each target is the number of one of the last dimension of the output.
     """
-    is_class = not target.is_floating_point() and output.shape[:-1] == target.shape
+    is_class = (
+        isinstance(output, Tensor)
+        and isinstance(target, Tensor)
+        and not target.is_floating_point()
+        and output.shape[:-1] == target.shape
+    )
     accuracy = (output.argmax(-1) == target).double().mean() if is_class else loss.new_full((), math.nan).double()
     return torch.stack((loss.double(), accuracy))
 
 
 def score_model(
     module: nn.Module,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    samples: tuple[Tensor, Tensor],
+    loss: Callable[[Any, Value], Tensor],
+    samples: tuple[Value, Value],
     batch_size: int,
 ) -> Scores:
     """Return the scores of the whole model on (inputs, targets), `batch_size` samples at a time."""
+    num_samples = len(tensors_of(samples[0])[0])
     scores: list[Tensor] = []
     sizes: list[int] = []
     with torch.no_grad():
-        for start in range(0, len(samples[0]), batch_size):
-            x, y = (tensor[start : start + batch_size] for tensor in samples)
+        for start in range(0, num_samples, batch_size):
+            rows = slice(start, min(start + batch_size, num_samples))
+            x, y = (mapped(lambda tensor: tensor[rows], value) for value in samples)  # noqa: B023 -- used at once
             output = module(x)
             scores.append(score(output, y, loss(output, y)))
-            sizes.append(len(x))
+            sizes.append(rows.stop - rows.start)
     return mean(ScoreTable(torch.cat(scores).tolist()), sizes)
 
 
@@ -156,7 +165,7 @@ class ScoreReader:
         self._copy = copy
         self._under_way: deque[tuple[int, HostCopy]] = deque()
 
-    def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
+    def listen(self, microbatch: int, output: object, target: object, loss: Tensor) -> None:
         """Begin to copy the scores of one forward of the last stage; report all scores that have arrived."""
         self._under_way.append((microbatch, self._copy(score(output, target, loss))))
         while self._under_way and self._under_way[0][1].has_arrived():

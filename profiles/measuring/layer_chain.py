@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -119,7 +119,8 @@ class LayerChain:
 
     def batch(self, num_samples: int) -> tuple[Tensor, Tensor]:
         """Return (inputs, targets) of one micro-batch."""
-        return draw_batch(self.model, num_samples, self._seed, dtype=self._dtype, device=self._device)
+        drawn = draw_batch(self.model, num_samples, self._seed, dtype=self._dtype, device=self._device)
+        return cast("tuple[Tensor, Tensor]", drawn)
 
     def run(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None] = _no_mark) -> None:
         """Run forward and backward of one micro-batch.

@@ -17,4 +17,5 @@ from .torch_names import make_optimizer as make_optimizer
 from .torch_names import torch_dtype as torch_dtype
 from .values import Value as Value
 from .values import mapped as mapped
+from .values import microbatch as microbatch
 from .values import tensors_of as tensors_of

@@ -23,3 +23,13 @@ def mapped(change: Callable[[Tensor], Tensor], value: Value) -> Value:
     if isinstance(value, Tensor):
         return change(value)
     return tuple(None if tensor is None else change(tensor) for tensor in value)
+
+
+def microbatch(value: Value, index: int, count: int) -> Value:
+    """Return micro-batch `index` of `count` equal ones: a part of dimension 0 of each tensor, as views."""
+
+    def part(tensor: Tensor) -> Tensor:
+        size = len(tensor) // count
+        return tensor[index * size : (index + 1) * size]
+
+    return mapped(part, value)
