@@ -345,7 +345,7 @@ class ModuleStage(Stage):
 
             assert graph.output is not None, "it depends on x, which requires a gradient"
             assert gradient is not None, "the next stage has sent one"
-            self._halves[op.microbatch] = run_input_pass(graph.output, gradient, graph.x, self.parameters)
+            self._halves[op.microbatch] = run_input_pass([graph.output], [gradient], [graph.x], self.parameters)
         # the rest of the graph holds x, and must not hold its gradient
         result, graph.x.grad = graph.x.grad, None
         return result

@@ -11,6 +11,7 @@ from .layer_graph import LayerGraph as LayerGraph
 from .layer_profile import LayerCost as LayerCost
 from .layer_profile import LayerWork as LayerWork
 from .layer_profile import Profile as Profile
+from .measurement import BoundaryStorage as BoundaryStorage
 from .measurement import LayerMeasurement as LayerMeasurement
 from .measurement import LayerSplit as LayerSplit
 from .provenance import UNSAID as UNSAID

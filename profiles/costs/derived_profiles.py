@@ -85,7 +85,7 @@ def _with_share(measured: LayerMeasurement, input_share: float) -> LayerMeasurem
 
 def _with_split(measured: LayerMeasurement, input_s: float, weight_s: float) -> LayerMeasurement:
     """Return a layer with a split; from I to W the layer holds all bytes that F saved."""
-    kept = (measured.saved_bytes, measured.input_saved, measured.output_saved)
+    kept = (measured.saved_bytes, measured.input_saved, measured.output_saved, measured.boundary)
     return replace(measured, split=LayerSplit(input_s, weight_s, HAS_PARAMETERS, *kept))
 
 

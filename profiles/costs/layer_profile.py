@@ -16,7 +16,13 @@ from typing import Any, ClassVar
 
 from pipesched.profiles import ProfileError, element_bytes
 from pipesched.profiles.costs.layer_graph import LayerGraph
-from pipesched.profiles.costs.measurement import LayerMeasurement, output_is_saved, saved_bytes, saved_for_weight_bytes
+from pipesched.profiles.costs.measurement import (
+    LayerMeasurement,
+    freed_bytes,
+    output_is_saved,
+    saved_bytes,
+    saved_for_weight_bytes,
+)
 from pipesched.profiles.costs.provenance import Provenance
 from pipesched.profiles.costs.sample_work import SampleWork, TrainingRates
 from pipesched.profiles.costs.sharded_weights import NO_EXCHANGES, Beside, ShardedWeights
@@ -343,14 +349,10 @@ def _working_bytes(measured: Sequence[LayerMeasurement], gathered: Sequence[int]
     if not gathered and all(m.working_bytes is None for m in measured):
         return 0
     handed = [*(m.output_bytes for m in measured[:-1]), 0]
-    kept_before = [False, *(m.output_saved for m in measured[:-1])]
     whole = gathered or [0] * len(measured)
     return working_bytes(
         [(m.working_bytes or 0) + sum(num_bytes) for m, *num_bytes in zip(measured, handed, whole, strict=True)],
-        [
-            m.saved_bytes + (m.input_bytes if m.input_saved and not is_kept else 0)
-            for m, is_kept in zip(measured, kept_before, strict=True)
-        ],
+        freed_bytes(measured),
     )
 
 

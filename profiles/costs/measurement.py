@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 HAS_PARAMETERS = 1
 """`LayerSplit.gradient_bytes` of a layer with parameters whose gradients have an unknown size [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
+class BoundaryStorage:
+    """A storage in the input or the output of a layer, or in both if the layer carries it.
+
+    Attributes:
+        num_bytes: Bytes of the storage.
+        input_place: Place among the storages of the input, from 0, or None if the layer makes the storage.
+        output_place: Place among the storages of the output, from 0, or None if the storage ends at the layer.
+        is_saved: Whether autograd keeps the storage for the backward of the layer.
+    """
+
+    num_bytes: int
+    input_place: int | None
+    output_place: int | None
+    is_saved: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSplit:
     """The backward of one layer in two halves: I, then W (arXiv:2401.10241).
 
-    The last three fields are as in `LayerMeasurement`, but after I, for the last layer of a stage. I frees the storages
+    The last four fields are as in `LayerMeasurement`, but after I, for the last layer of a stage. I frees the storages
     above the topmost parameters; the storages below stay for W.
 
     Attributes:
@@ -23,6 +41,7 @@ class LayerSplit:
         saved_bytes: Bytes of other storages that autograd still keeps after I.
         input_saved: Whether autograd still keeps the input's storage after I.
         output_saved: Whether autograd still keeps the output's storage after I.
+        boundary: Storages at the boundaries, each saved if autograd still keeps it after I.
     """
 
     backward_input_s: float
@@ -31,11 +50,14 @@ class LayerSplit:
     saved_bytes: int
     input_saved: bool
     output_saved: bool
+    boundary: tuple[BoundaryStorage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LayerMeasurement:
     """One layer on one micro-batch. The last layer includes the loss.
+
+    Of several tensors at a boundary, the bytes are sums, and a flag is true if it is true for all of them.
 
     Attributes:
         microbatch_size: Samples.
@@ -54,6 +76,7 @@ class LayerMeasurement:
             measured.
         working_bytes: Peak memory of the backward besides its inputs, from the peak of a GPU's allocator; None on other
             devices, or if not measured.
+        boundary: Storages of input and output, if one of the two has several tensors; empty for two single tensors.
     """
 
     microbatch_size: int
@@ -69,40 +92,87 @@ class LayerMeasurement:
     split: LayerSplit | None = None
     launch_s: float | None = None
     working_bytes: int | None = None
+    boundary: tuple[BoundaryStorage, ...] = ()
+
+    def storages(self) -> tuple[BoundaryStorage, ...]:
+        """Return the storages of input and output, also of two single tensors."""
+        if self.boundary:
+            return self.boundary
+        if self.output_is_input:
+            return (BoundaryStorage(self.input_bytes, 0, 0, self.input_saved or self.output_saved),)
+        return (
+            BoundaryStorage(self.input_bytes, 0, None, self.input_saved),
+            BoundaryStorage(self.output_storage_bytes, None, 0, self.output_saved),
+        )
+
+
+class _Kept(NamedTuple):
+    """The boundary storages that autograd keeps for a stage; the input of the stage is kept from the start.
+
+    Attributes:
+        received_bytes: For each layer, bytes of the storages in its input that no layer before keeps, but this one.
+        made_bytes: For each layer, bytes of the storages that it makes for its output and keeps.
+        is_output_kept: Whether each storage of the stage's output is kept.
+    """
+
+    received_bytes: list[int]
+    made_bytes: list[int]
+    is_output_kept: list[bool]
+
+
+def _kept(measured: Sequence[LayerMeasurement]) -> _Kept:
+    """Follow the storages from boundary to boundary."""
+    kept, behind = _Kept([], [], []), dict[int, tuple[int, bool]]()
+    for m in measured:
+        before, behind, received_bytes, made_bytes = behind, {}, 0, 0
+        for storage in m.storages():
+            num_bytes, is_kept = storage.num_bytes, False
+            if storage.input_place is not None:
+                num_bytes, is_kept = before.get(storage.input_place, (num_bytes, True))
+            if storage.is_saved and not is_kept:
+                is_kept = True
+                if storage.input_place is None:
+                    made_bytes += num_bytes
+                else:
+                    received_bytes += num_bytes
+            if storage.output_place is not None:
+                behind[storage.output_place] = num_bytes, is_kept
+        kept.received_bytes.append(received_bytes)
+        kept.made_bytes.append(made_bytes)
+    kept.is_output_kept.extend(is_kept for _, is_kept in behind.values())
+    return kept
 
 
 def saved_bytes(measured: Sequence[LayerMeasurement]) -> int:
     """Return the bytes of the stage's input and of every storage that its layers keep, each counted once.
 
-    The storage of a boundary counts if the layer before or behind the boundary keeps it. A layer that only reshapes
-    has the same storage at both of its boundaries.
+    The storage of a boundary counts if the layer that makes it, or a layer that gets it, keeps it.
     """
-    total = boundary_bytes = measured[0].input_bytes
-    counted = True
-    for m in measured:
-        total += m.saved_bytes
-        if m.input_saved and not counted:
-            total += boundary_bytes
-            counted = True
-        if not m.output_is_input:
-            boundary_bytes, counted = m.output_storage_bytes, m.output_saved
-            total += boundary_bytes if counted else 0
-    return total
+    kept = _kept(measured)
+    inside_bytes = sum(m.saved_bytes for m in measured)
+    return measured[0].input_bytes + inside_bytes + sum(kept.received_bytes) + sum(kept.made_bytes)
+
+
+def freed_bytes(measured: Sequence[LayerMeasurement]) -> list[int]:
+    """Return the bytes that the backward of each layer of a stage frees at its end: saved bytes, and its input.
+
+    A storage of the input that a layer before keeps is not freed yet.
+    """
+    received_bytes = _kept(measured).received_bytes
+    if measured[0].input_saved:
+        received_bytes[0] = measured[0].input_bytes
+    return [m.saved_bytes + num_bytes for m, num_bytes in zip(measured, received_bytes, strict=True)]
 
 
 def output_is_saved(measured: Sequence[LayerMeasurement]) -> bool:
     """Return whether the output is one of the storages in `saved_bytes`, and this storage contains only the output.
 
-    Otherwise, as for a part of a larger tensor, the stage sends a copy, or holds a larger storage meanwhile.
+    Otherwise the stage sends a copy, or holds a larger storage meanwhile: of a part of a larger tensor, or of several
+    tensors, which one message packs.
     """
     if measured[-1].output_storage_bytes != measured[-1].output_bytes:
         return False
-    for m in reversed(measured):
-        if m.output_saved or not m.output_is_input:
-            return m.output_saved
-        if m.input_saved:
-            return True
-    return True  # the output of the stage is its input
+    return _kept(measured).is_output_kept == [True]
 
 
 def saved_for_weight_bytes(measured: Sequence[LayerMeasurement]) -> int:
@@ -119,8 +189,15 @@ def saved_for_weight_bytes(measured: Sequence[LayerMeasurement]) -> int:
         after = m.split
         assert after is not None, "each layer has a split"
         if not has_parameters:  # no op with parameters is above this layer
-            kept = after.saved_bytes, after.input_saved, after.output_saved
-            left.append(replace(m, saved_bytes=kept[0], input_saved=kept[1], output_saved=kept[2]))
+            left.append(
+                replace(
+                    m,
+                    saved_bytes=after.saved_bytes,
+                    input_saved=after.input_saved,
+                    output_saved=after.output_saved,
+                    boundary=after.boundary,
+                )
+            )
         else:
             left.append(m)
         has_parameters |= after.gradient_bytes > 0

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.costs import (
+    BoundaryStorage,
     LayerCost,
     LayerMeasurement,
     LayerSplit,
@@ -43,6 +44,18 @@ from pipesched.profiles.io.validation import (
 _ADVICE = "correct it, or measure the profile again"
 
 
+class _BoundaryStorage(Record):
+    becomes: ClassVar[type] = BoundaryStorage
+
+    num_bytes: Bytes
+    input_place: Count | None
+    output_place: Count | None
+    is_saved: bool
+
+
+_Boundary: TypeAlias = Annotated[tuple[_BoundaryStorage, ...], Field(max_length=1000)]
+
+
 class _Split(Record):
     becomes: ClassVar[type] = LayerSplit
 
@@ -52,6 +65,7 @@ class _Split(Record):
     saved_bytes: Bytes
     input_saved: bool
     output_saved: bool
+    boundary: _Boundary = ()
 
 
 class _Measurement(Record):
@@ -70,6 +84,7 @@ class _Measurement(Record):
     split: _Split | None = None
     launch_s: Seconds | None = None
     working_bytes: Bytes | None = None
+    boundary: _Boundary = ()
 
 
 class _Work(Record):
@@ -171,12 +186,17 @@ def profile_text(profile: Profile, file: str) -> str:
     Raises:
         ProfileError: The profile has invalid numbers, such as NaN.
     """
-    fields = asdict(replace(profile, graph=None))
+    fields = asdict(replace(profile, graph=None), dict_factory=_with_boundaries)
     del fields["graph"]  # a file has a chain
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
     text = json.dumps({"format": "pipesched-profile", "version": 10, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
+
+
+def _with_boundaries(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a record, without the boundary of a layer with single tensors."""
+    return {name: value for name, value in fields if name != "boundary" or value}
 
 
 def _falling(record: _Profile) -> list[str]:

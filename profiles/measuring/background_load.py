@@ -170,12 +170,12 @@ def _work(chain: LayerChain, connection: socket.socket, sizes: queue.SimpleQueue
         if size:
             inputs, targets = chain.batch(size)
             chain.run(inputs, targets)
-            _wait(inputs.device)
+            _wait(chain.device)
         connection.sendall(_SIZE.pack(size))
         with descriptor_as(2, nowhere):  # otherwise the output of a model in every run would fill the disk
             while size and sizes.empty():
                 chain.run(inputs, targets)
-                _wait(inputs.device)
+                _wait(chain.device)
         size = sizes.get()
 
 

@@ -17,14 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import SharingPrice, sharing_price_of
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.computing import computing
 from pipesched.profiles.measuring.layer_chain import LayerChain
-from pipesched.profiles.models import Model, kept_random_state
+from pipesched.profiles.models import Model, Value, kept_random_state
 from pipesched.profiles.processes import can_bind, usable_cores
 
 _LEAST_S = 0.05
@@ -84,7 +83,7 @@ def measure_sharing(
     return tuple(sharing_price_of(number, ratios[number]) for number in numbers)
 
 
-def _pass_s(chain: LayerChain, inputs: Tensor, targets: Tensor) -> float:
+def _pass_s(chain: LayerChain, inputs: Value, targets: Value) -> float:
     """Return the processor time of a pass of this thread, after a warm-up pass [s]."""
     chain.run(inputs, targets)
     start_s, num_passes, spent_s = time.thread_time(), 0, 0.0

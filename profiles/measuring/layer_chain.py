@@ -12,18 +12,18 @@ their page faults would count as I (18 % more for GPT blocks on a CPU).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import LayerMeasurement, LayerSplit
-from pipesched.profiles.models import Model, build_layers, draw_batch
+from pipesched.profiles.costs import BoundaryStorage, LayerMeasurement, LayerSplit
+from pipesched.profiles.models import Model, Value, build_layers, draw_batch, is_value, mapped, tensors_of
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring.split_backward import Rest
@@ -64,9 +64,9 @@ class SavedTensors:
         kept = [packed.tensor for reference in self._packed if (packed := reference()) is not None]
         self._tensors = {address(tensor): tensor for tensor in kept}
 
-    def holds(self, tensor: Tensor) -> bool:
-        """Return whether the storage of `tensor` was saved."""
-        return address(tensor) in self._tensors
+    def holds(self, *tensors: Tensor) -> bool:
+        """Return whether there are `tensors`, and the storage of each was saved."""
+        return bool(tensors) and all(address(tensor) in self._tensors for tensor in tensors)
 
     def num_bytes(self, without: Iterable[Tensor] = ()) -> int:
         """Return the size of all saved storages except the storages of `without`."""
@@ -115,14 +115,13 @@ class LayerChain:
         )
         self._seed = seed
         self._dtype = dtype
-        self._device = device
+        self.device = device
 
-    def batch(self, num_samples: int) -> tuple[Tensor, Tensor]:
+    def batch(self, num_samples: int) -> tuple[Value, Value]:
         """Return (inputs, targets) of one micro-batch."""
-        drawn = draw_batch(self.model, num_samples, self._seed, dtype=self._dtype, device=self._device)
-        return cast("tuple[Tensor, Tensor]", drawn)
+        return draw_batch(self.model, num_samples, self._seed, dtype=self._dtype, device=self.device)
 
-    def run(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None] = _no_mark) -> None:
+    def run(self, inputs: Value, targets: Value, mark: Callable[[], None] = _no_mark) -> None:
         """Run forward and backward of one micro-batch.
 
         Args:
@@ -131,15 +130,14 @@ class LayerChain:
             mark: Called at the start, after each forward in order and after each backward in reverse.
         """
         ins, outs = self._forwards(inputs, targets, mark)
-        gradient: Tensor | None = torch.full_like(outs[-1], _LOSS_SCALE)
+        gradients = _loss_gradients(outs[-1])
         while outs:
             x, y = ins.pop(), outs.pop()
-            if gradient is not None and y.requires_grad:
-                self._backward(len(outs), y, gradient)
-            gradient = x.grad
+            self._backward(len(outs), *_learned(y, gradients))
+            gradients = [tensor.grad for tensor in tensors_of(x)]
             mark()
 
-    def run_split(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None], layers: Container[int]) -> None:
+    def run_split(self, inputs: Value, targets: Value, mark: Callable[[], None], layers: Container[int]) -> None:
         """Run forward, I and W of one micro-batch.
 
         Args:
@@ -151,16 +149,17 @@ class LayerChain:
         from pipesched.profiles.measuring.split_backward import run_input_pass, run_weight_pass
 
         ins, outs = self._forwards(inputs, targets)
-        gradient: Tensor | None = torch.full_like(outs[-1], _LOSS_SCALE)
+        gradients = _loss_gradients(outs[-1])
         mark()
         for index in range(len(self.layers) - 1, -1, -1):
-            x, y = ins.pop(), outs.pop()
+            x, (ys, arrived) = ins.pop(), _learned(outs.pop(), gradients)
             parameters, rest = _trained(self.layers[index]), None
-            if gradient is not None and index in layers:
-                rest = run_input_pass(y, gradient, x, parameters)
-            elif gradient is not None and y.requires_grad:
-                self._backward(index, y, gradient)
-            gradient = x.grad
+            if ys and index in layers:
+                rest = run_input_pass(ys, arrived, _requiring(x), parameters)
+            else:
+                self._backward(index, ys, arrived)
+            del ys
+            gradients = [tensor.grad for tensor in tensors_of(x)]
             mark()
             if rest is not None:
                 run_weight_pass(rest, parameters)
@@ -173,35 +172,29 @@ class LayerChain:
             num_samples: Samples of the micro-batch.
 
         Raises:
-            ProfileError: A layer fails, or does not return one tensor.
+            ProfileError: A layer fails, or returns neither a tensor nor a tuple of tensors.
         """
         x, targets = self.batch(num_samples)
         layers_bytes = []
         for index, layer in enumerate(self.layers):
             with SavedTensors() as saved:
                 y = self._forward(index, x, targets)
-            last = index == len(self.layers) - 1
-            if last and y.numel() != 1:
-                raise self._fault(
-                    index,
-                    f"got a loss of shape {tuple(y.shape)}, expected one number; return the mean over the micro-batch",
-                )
-            whole, following = _layer_bytes(num_samples, layer, x, y, saved, last), _cut(y)
+            following = _cut(y)
+            around = _Around(layer, x, () if index == len(self.layers) - 1 else following)
+            whole = _layer_bytes(num_samples, around, saved)
             whole = replace(whole, working_bytes=self._working_bytes(index, x, targets))
             rest = _input_half(layer, x, y)
             del y
-            layers_bytes.append(
-                whole if rest is None else replace(whole, split=_kept_bytes(layer, x, following, saved, rest))
-            )
+            layers_bytes.append(whole if rest is None else replace(whole, split=_kept_bytes(around, saved, rest)))
             x = following
         return layers_bytes
 
     def _forwards(
-        self, inputs: Tensor, targets: Tensor, mark: Callable[[], None] = _no_mark
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        self, inputs: Value, targets: Value, mark: Callable[[], None] = _no_mark
+    ) -> tuple[list[Value], list[Value]]:
         """Run every layer, cut from the next; return the inputs and outputs of all layers."""
-        ins: list[Tensor] = []
-        outs: list[Tensor] = []
+        ins: list[Value] = []
+        outs: list[Value] = []
         x = inputs
         mark()
         for index in range(len(self.layers)):
@@ -212,34 +205,46 @@ class LayerChain:
             mark()
         return ins, outs
 
-    def _forward(self, index: int, x: Tensor, targets: Tensor) -> Tensor:
+    def _forward(self, index: int, x: Value, targets: Value) -> Value:
+        is_last = index == len(self.layers) - 1
         try:
             y = self.layers[index](x)
-            if isinstance(y, Tensor):
-                return self.model.loss(y, targets) if index == len(self.layers) - 1 else y
+            if is_value(y):
+                y = self.model.loss(y, targets) if is_last else y
         except Exception as error:  # a user's layer or loss may raise anything
             raise self._blamed(index, error) from error
-        raise self._fault(index, f"got {type(y).__name__}, expected it to return one tensor; pack or split it")
+        if not is_value(y):
+            raise self._fault(
+                index, f"got {type(y).__name__}, expected it to return a tensor or a tuple of tensors; pack or split it"
+            )
+        if is_last and not (isinstance(y, Tensor) and y.numel() == 1):
+            shape = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"{len(y)} tensors"
+            raise self._fault(
+                index, f"got a loss of {shape}, expected one number; return the mean over the micro-batch"
+            )
+        return y
 
-    def _working_bytes(self, index: int, x: Tensor, targets: Tensor) -> int | None:
+    def _working_bytes(self, index: int, x: Value, targets: Value) -> int | None:
         """Return the peak memory of a layer's backward besides its inputs [bytes], or None without a GPU."""
-        if self._device.type != "cuda":
+        if self.device.type != "cuda":
             return None
         num_bytes = 0
         for _ in range(2):  # the second backward does not allocate the gradients of the parameters
-            y = self._forward(index, x, targets)
-            if y.requires_grad:
-                gradient, x.grad = torch.ones_like(y), None
-                before = torch.cuda.memory_allocated(self._device)
-                torch.cuda.reset_peak_memory_stats(self._device)
-                self._backward(index, y, gradient)
-                num_bytes = torch.cuda.max_memory_allocated(self._device) - before
-        x.grad = None
+            ys = _requiring(self._forward(index, x, targets))
+            gradients = [torch.ones_like(y) for y in ys]
+            _drop_gradients(x)
+            before = torch.cuda.memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._backward(index, ys, gradients)
+            num_bytes = torch.cuda.max_memory_allocated(self.device) - before
+        _drop_gradients(x)
         return num_bytes
 
-    def _backward(self, index: int, y: Tensor, gradient: Tensor) -> None:
+    def _backward(self, index: int, ys: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        if not ys:
+            return
         try:
-            torch.autograd.backward(y, gradient)
+            torch.autograd.backward(ys, gradients)
         except Exception as error:  # a user's backward may raise anything
             raise self._blamed(index, error) from error
 
@@ -253,56 +258,117 @@ class LayerChain:
         return ProfileError(f"model {self.model.name}: layer {index} ({self.model.layer_names[index]}): {what}")
 
 
-def _cut(y: Tensor) -> Tensor:
-    """Return `y` as the next layer gets it: detached, with a gradient only if `y` requires one."""
-    return y.detach().requires_grad_(y.requires_grad)
+def _cut(y: Value) -> Value:
+    """Return `y` as the next layer gets it: detached, with gradients only of the tensors that require one."""
+    return mapped(lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad), y)
 
 
-def _layer_bytes(
-    num_samples: int, layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, last: bool
-) -> LayerMeasurement:
-    boundary = [x] if last else [x, y]
-    resident = [*layer.parameters(), *layer.buffers()]
+def _requiring(value: Value) -> list[Tensor]:
+    """Return the tensors that require a gradient."""
+    return [tensor for tensor in tensors_of(value) if tensor.requires_grad]
+
+
+def _loss_gradients(loss: Value) -> list[Tensor | None]:
+    return [torch.full_like(tensor, _LOSS_SCALE) for tensor in tensors_of(loss)]
+
+
+def _learned(y: Value, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors of `y` that a backward starts from, and their gradients."""
+    pairs = [
+        (tensor, gradient)
+        for tensor, gradient in zip(tensors_of(y), gradients, strict=True)
+        if gradient is not None and tensor.requires_grad
+    ]
+    return [tensor for tensor, _ in pairs], [gradient for _, gradient in pairs]
+
+
+def _drop_gradients(value: Value) -> None:
+    for tensor in tensors_of(value):
+        tensor.grad = None
+
+
+class _Around(NamedTuple):
+    """A layer with its input and its output; the output of the last layer, the loss, is left out."""
+
+    layer: nn.Module
+    x: Value
+    y: Value
+
+    @property
+    def resident(self) -> list[Tensor]:
+        """The layer's parameters and buffers."""
+        return [*self.layer.parameters(), *self.layer.buffers()]
+
+    def other_bytes(self, saved: SavedTensors) -> int:
+        """Return the bytes of the saved storages inside the layer."""
+        return saved.num_bytes(without=[*tensors_of(self.x), *tensors_of(self.y), *self.resident])
+
+    def boundary(self, saved: SavedTensors) -> tuple[BoundaryStorage, ...]:
+        """Return the storages of input and output, or none if both are single tensors.
+
+        A parameter or a buffer in the output counts as saved without bytes: the layer holds it anyway.
+        """
+        if isinstance(self.x, Tensor) and (isinstance(self.y, Tensor) or not self.y):
+            return ()
+        sides = [{address(tensor): tensor for tensor in tensors_of(side)} for side in (self.x, self.y)]
+        places = [{key: place for place, key in enumerate(side)} for side in sides]
+        resident = {*map(address, self.resident)}
+        return tuple(
+            BoundaryStorage(
+                num_bytes=0 if key in resident else storage_bytes(tensor),
+                input_place=places[0].get(key),
+                output_place=places[1].get(key),
+                is_saved=key in resident or saved.holds(tensor),
+            )
+            for key, tensor in (sides[0] | sides[1]).items()
+        )
+
+
+def _layer_bytes(num_samples: int, around: _Around, saved: SavedTensors) -> LayerMeasurement:
+    ins, outs = tensors_of(around.x), tensors_of(around.y)
     return LayerMeasurement(
         microbatch_size=num_samples,
         forward_s=0.0,
         backward_s=0.0,
-        input_bytes=x.nbytes,
-        output_bytes=0 if last else y.nbytes,
-        output_storage_bytes=0 if last else storage_bytes(y),
-        saved_bytes=saved.num_bytes(without=[*boundary, *resident]),
-        input_saved=saved.holds(x),
-        output_saved=not last and saved.holds(y),
-        output_is_input=not last and address(x) == address(y),
+        input_bytes=sum(tensor.nbytes for tensor in ins),
+        output_bytes=sum(tensor.nbytes for tensor in outs),
+        output_storage_bytes=sum({address(tensor): storage_bytes(tensor) for tensor in outs}.values()),
+        saved_bytes=around.other_bytes(saved),
+        input_saved=saved.holds(*ins),
+        output_saved=saved.holds(*outs),
+        output_is_input=bool(outs) and {*map(address, ins)} >= {*map(address, outs)},
+        boundary=around.boundary(saved),
     )
 
 
-def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
+def _input_half(layer: nn.Module, x: Value, y: Value) -> Rest | None:
     """Run I and return its state for W; None if the layer has no I, or PyTorch cannot split its backward."""
-    if not x.requires_grad:
+    xs, ys = _requiring(x), _requiring(y)
+    if not xs:
         return None
     from pipesched.profiles.measuring.split_backward import run_input_pass
 
     try:
-        return run_input_pass(y, torch.ones_like(y), x, _trained(layer))
+        return run_input_pass(ys, [torch.ones_like(tensor) for tensor in ys], xs, _trained(layer))
     except ProfileError:
         return None
 
 
-def _kept_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, rest: Rest) -> LayerSplit:
+def _kept_bytes(around: _Around, saved: SavedTensors, rest: Rest) -> LayerSplit:
     """Return the bytes held after I; in the graph of the output, only the bytes that `rest` keeps alive."""
     from pipesched.profiles.measuring.split_backward import kept_gradients
 
-    x.grad = None
+    _drop_gradients(around.x)
     saved.forget_released()
     gradients = {address(gradient): storage_bytes(gradient) for gradient in kept_gradients(rest)}
     return LayerSplit(
         backward_input_s=0.0,
         backward_weight_s=0.0,
         gradient_bytes=sum(gradients.values()),
-        saved_bytes=saved.num_bytes(without=[x, y, *layer.parameters(), *layer.buffers()]),
-        input_saved=saved.holds(x),
-        output_saved=saved.holds(y),
+        saved_bytes=around.other_bytes(saved),
+        input_saved=saved.holds(*tensors_of(around.x)),
+        output_saved=saved.holds(*tensors_of(around.y)),
+        boundary=around.boundary(saved),
     )
 
 

@@ -1,26 +1,37 @@
-"""A backward in two halves: I for the gradient of the input, W for the gradients of the weights.
+"""A backward in two halves: I for the gradients of the inputs, W for the gradients of the weights.
 
 The split (arXiv:2401.10241, section 2) uses two functions of PyTorch's pipeline runtime. They are private, so only this
 file uses them, and its tests pin their behaviour. `run_input_pass` keeps the gradients that arrive at the ops with
 parameters; `run_weight_pass` starts from these gradients. Between the two, PyTorch keeps the graph below the topmost of
-these ops, with its saved tensors, and frees the graph above.
+these ops, with its saved tensors, and frees the graph above. An output that depends on no input, such as a bias made of
+parameters, has no part in I: its backward waits for W.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from pipesched.profiles import ProfileError
 
-Rest: TypeAlias = list[dict[str, Any]]
-"""State from I to W: for each group of parameters the ops that use them, and the gradients that arrived there."""
+
+class Rest(NamedTuple):
+    """State from I to W.
+
+    Attributes:
+        groups: For each group of parameters the ops that use them, and the gradients that arrived there.
+        apart: The outputs that depend on no input, each with its gradient.
+    """
+
+    groups: list[dict[str, Any]]
+    apart: list[tuple[GradientEdge, Tensor]]
+
 
 _IS_RIGHT_FOR_REUSE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 """Earlier versions of torch sum wrongly in W if a parameter has several ops, or an op several outputs."""
@@ -40,53 +51,94 @@ class _Output(GradientEdge):
 
 
 def run_input_pass(
-    output: Tensor | GradientEdge, gradient: Tensor, x: Tensor, parameters: Sequence[nn.Parameter]
+    outputs: Sequence[Tensor | GradientEdge],
+    gradients: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    parameters: Sequence[nn.Parameter],
 ) -> Rest:
-    """Run I: set the gradient of `x`, and return the rest for `run_weight_pass`.
+    """Run I: set the gradients of `xs`, and return the rest for `run_weight_pass`.
+
+    The gradient of an input on which no output depends stays None.
 
     Args:
-        output: The stage's output for `x`, or the edge at the start of its graph.
-        gradient: Gradient of the stage's output.
-        x: The stage's input; a leaf that requires a gradient.
+        outputs: The stage's outputs that require gradients, or the edges at the start of their graphs.
+        gradients: Gradient of each output.
+        xs: The stage's inputs that require gradients; leaves.
         parameters: Parameters of the stage.
 
     Raises:
-        ProfileError: The output does not depend on `x`, or PyTorch cannot split this graph.
+        ProfileError: No output depends on an input, or PyTorch cannot split this graph.
     """
-    edge = _Output(*(get_gradient_edge(output) if isinstance(output, Tensor) else output))
+    edges = [_Output(*(get_gradient_edge(y) if isinstance(y, Tensor) else y)) for y in outputs]
+    arrived, apart = [*zip(edges, gradients, strict=True)], []
+    if len(edges) > 1:
+        below = _depending(edges, {get_gradient_edge(x).node for x in xs})
+        apart = [(GradientEdge(*edge), gradient) for edge, gradient in arrived if edge.node not in below]
+        arrived = [(edge, gradient) for edge, gradient in arrived if edge.node in below]
     try:
-        _, rest = stage_backward_input([edge], [gradient], [x], iter(parameters))  # type: ignore[list-item]  # as good as one
+        _, groups = stage_backward_input(
+            cast("list[Tensor]", [edge for edge, _ in arrived]),  # as good as tensors here
+            [gradient for _, gradient in arrived],
+            list(xs),
+            iter(parameters),
+        )
     except RuntimeError as error:  # PyTorch's message has the reason and many lines of its own arguments
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ProfileError(f"the backward for the input failed: {reason}") from error
-    if x.grad is None:
+    if all(x.grad is None for x in xs):
         raise ProfileError("the output does not depend on the input, expected it to; a stage cannot be cut off there")
-    _require_possible(rest)
-    return rest
+    _require_possible(groups)
+    return Rest(groups, apart)
 
 
 def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
     """Run W: add to the gradients of `parameters`; `rest`, from `run_input_pass`, cannot be used again."""
     fresh = [parameter for parameter in parameters if parameter.grad is None]
     foreign = {_address(gradient) for gradient in kept_gradients(rest)} if fresh else set()
-    # a group may need tensors saved by another group's ops if ops share a parameter
-    is_shared = any(len(group["intermediates"]) > 1 for group in rest)
-    stage_backward_weight(iter(parameters), rest, retain_graph=is_shared)
+    groups, apart = rest
+    # a group may need tensors saved by another group's ops if ops share a parameter, or an output is apart
+    is_shared = bool(apart) or any(len(group["intermediates"]) > 1 for group in groups)
+    stage_backward_weight(iter(parameters), groups, retain_graph=is_shared)
     _own(fresh, foreign)
+    if apart:
+        _add_apart(apart, parameters, foreign)
 
 
 def kept_gradients(rest: Rest) -> Iterator[Tensor]:
     """Yield the gradients that wait for W."""
-    for group in rest:
+    for group in rest.groups:
         yield from (gradient for arrived in group["grads"] for gradient in arrived if gradient is not None)
+    yield from (gradient for _, gradient in rest.apart)
 
 
-def _require_possible(rest: Rest) -> None:
+def _depending(edges: Sequence[GradientEdge], targets: set[Node]) -> set[Node]:
+    """Return the nodes of the graph behind `edges` from which a path leads to one of `targets`."""
+    above: dict[Node, list[Node]] = {edge.node: [] for edge in edges}
+    left = [*above]
+    while left:
+        node = left.pop()
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            if following not in above:
+                above[following] = []
+                left.append(following)
+            above[following].append(node)
+    depending = targets & above.keys()
+    left = [*depending]
+    while left:
+        new = set(above[left.pop()]) - depending
+        depending |= new
+        left += new
+    return depending
+
+
+def _require_possible(groups: Sequence[dict[str, Any]]) -> None:
     """Refuse the graphs for which PyTorch's W would be wrong."""
-    uses = Counter(parameter for group in rest for parameter in group["params"])
+    uses = Counter(parameter for group in groups for parameter in group["params"])
     is_possible = all(count == 1 for count in uses.values())
     if not _IS_RIGHT_FOR_REUSE:
-        for group in rest:
+        for group in groups:
             many = len(group["intermediates"]) > 1 or any(
                 g is not None for arrived in group["grads"] for g in arrived[1:]
             )
@@ -97,6 +149,21 @@ def _require_possible(rest: Rest) -> None:
             f"a parameter is used by several ops in a way that torch {torch.__version__} cannot split into I and W; "
             "use a schedule with B" + ("" if _IS_RIGHT_FOR_REUSE else ", or torch 2.13")
         )
+
+
+def _add_apart(
+    apart: Sequence[tuple[GradientEdge, Tensor]], parameters: Sequence[nn.Parameter], foreign: set[int]
+) -> None:
+    """Add the gradients of the outputs that depend on no input."""
+    edges, gradients = zip(*apart, strict=True)
+    fresh = [parameter for parameter in parameters if parameter.grad is None]
+    added = torch.autograd.grad(edges, parameters, gradients, allow_unused=True)
+    for parameter, gradient in zip(parameters, added, strict=True):
+        if gradient is not None and parameter.grad is not None:
+            parameter.grad += gradient
+        elif gradient is not None:
+            parameter.grad = gradient
+    _own(fresh, foreign)
 
 
 def _own(parameters: Sequence[nn.Parameter], foreign: set[int]) -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from torch import Tensor
 
 Value: TypeAlias = Tensor | tuple[Tensor | None, ...]
 """A tensor, or a tuple of tensors of any types, in which None stands for an absent one."""
+
+
+def is_value(made: Any) -> TypeGuard[Value]:
+    """Return whether `made`, the result of a layer, can cross a boundary."""
+    if isinstance(made, tuple):
+        return all(item is None or isinstance(item, Tensor) for item in made)
+    return isinstance(made, Tensor)
 
 
 def tensors_of(value: Value) -> list[Tensor]:

@@ -317,7 +317,16 @@ class Tiring(nn.Linear):
     [
         (partial(Tiring, 4, 4), nn.functional.mse_loss, r"layer 0 \(odd\): got KeyError \('tired'\)"),
         (partial(nn.Linear, 3, 3), nn.functional.mse_loss, r"layer 0 \(odd\): got RuntimeError"),
-        (partial(nn.LSTM, 4, 4), nn.functional.mse_loss, "got tuple, expected it to return one tensor"),
+        (
+            partial(nn.LSTM, 4, 4),
+            nn.functional.mse_loss,
+            "got tuple, expected it to return a tensor or a tuple of tensors; pack or split it",
+        ),
+        (
+            partial(nn.Linear, 4, 4),
+            lambda y, t: (y.mean(), t),
+            "got a loss of 2 tensors, expected one number; return the mean over the micro-batch",
+        ),
         (partial(nn.Linear, 4, 4), lambda y, t: y - t, "got a loss of shape"),
     ],
 )

@@ -149,7 +149,7 @@ def trained(module):
 
 def split(module, x, gradient):
     y = module(x)
-    run_weight_pass(run_input_pass(get_gradient_edge(y), gradient, x, trained(module)), trained(module))
+    run_weight_pass(run_input_pass([get_gradient_edge(y)], [gradient], [x], trained(module)), trained(module))
 
 
 @pytest.mark.parametrize("name", [*MODULES, *(pytest.param(name, marks=reuse) for name in REUSING)])
@@ -172,7 +172,7 @@ def test_both_halves_over_two_micro_batches_give_what_the_whole_backward_gives(n
 def test_i_leaves_the_parameters_alone_and_w_the_input():
     module, inputs = made("mlp")
     x = inputs[0].requires_grad_()
-    rest = run_input_pass(module(x), torch.ones(3, 4, dtype=torch.float64), x, trained(module))
+    rest = run_input_pass([module(x)], [torch.ones(3, 4, dtype=torch.float64)], [x], trained(module))
     assert all(p.grad is None for p in module.parameters())
     before = x.grad.clone()
     run_weight_pass(rest, trained(module))
@@ -197,7 +197,7 @@ def test_a_gradient_that_is_spread_over_memory_once_is_laid_out_like_its_paramet
 def test_what_waits_for_w_are_the_gradients_at_the_ops_with_parameters():
     module, inputs = made("mlp")
     x, gradient = inputs[0].requires_grad_(), torch.ones(3, 4, dtype=torch.float64)
-    rest = run_input_pass(module(x), gradient, x, trained(module))
+    rest = run_input_pass([module(x)], [gradient], [x], trained(module))
     assert [tuple(kept.shape) for kept in kept_gradients(rest)] == [(3, 4), (3, 4)]
     assert any(kept.data_ptr() == gradient.data_ptr() for kept in kept_gradients(rest))
 
@@ -222,7 +222,7 @@ def test_the_output_is_not_needed_for_i_and_nothing_is_held_after_w():
     assert output() is None
     gc.disable()
     try:
-        rest = run_input_pass(edge, gradient, x, trained(module))
+        rest = run_input_pass([edge], [gradient], [x], trained(module))
         del edge
         assert 0 < sum(box() is not None for box in held) <= len(held)
         run_weight_pass(rest, trained(module))
@@ -230,6 +230,43 @@ def test_the_output_is_not_needed_for_i_and_nothing_is_held_after_w():
         assert not any(box() is not None for box in held)
     finally:
         gc.enable()
+
+
+class Several(nn.Module):
+    """Three inputs, of which one is carried and one is unused; an output of parameters alone; one node, two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.bias = nn.Linear(4, 4), nn.Embedding(3, 4)
+
+    def forward(self, value):
+        x, skip, _ = value
+        bias = self.bias.weight.tanh()
+        left, right = self.linear(x + bias).relu().split(2, -1)
+        return left, skip, bias * self.linear.bias, right, skip * x
+
+
+@reuse
+@pytest.mark.parametrize("has_edges", [False, True])
+def test_both_halves_of_several_tensors_give_what_the_whole_backward_gives(has_edges):
+    torch.manual_seed(0)
+    module = Several().double()
+    inputs = [[torch.randn(3, 4, dtype=torch.float64) for _ in range(3)] for _ in range(2)]
+    wholes, halves = ([[x.clone().requires_grad_() for x in value] for value in inputs] for _ in range(2))
+    gradients = [[torch.randn_like(y) for y in module(value)] for value in wholes]
+    for value, arrived in zip(wholes, gradients, strict=True):
+        torch.autograd.backward(module(value), arrived)
+    expected = [p.grad for p in module.parameters()]
+    module.zero_grad()
+    for value, arrived in zip(halves, gradients, strict=True):
+        outputs = [get_gradient_edge(y) for y in module(value)] if has_edges else module(value)
+        rest = run_input_pass(outputs, [gradient.clone() for gradient in arrived], value, trained(module))
+        assert any(torch.equal(kept, arrived[2]) for kept in kept_gradients(rest))  # what parameters alone give waits
+        run_weight_pass(rest, trained(module))
+    torch.testing.assert_close([p.grad for p in module.parameters()], expected, rtol=1e-13, atol=1e-14)
+    for half, whole in zip(halves, wholes, strict=True):
+        torch.testing.assert_close([x.grad for x in half[:2]], [x.grad for x in whole[:2]], rtol=1e-13, atol=1e-14)
+        assert half[2].grad is None
 
 
 class Constant(nn.Module):
