@@ -20,7 +20,7 @@ import numpy as np
 from pipesched.schedules.columns import OpColumns, OpRow, columns_of, op_cells, shows_messages
 from pipesched.schedules.common import MAX_CELLS, too_many_objects
 from pipesched.schedules.errors import NotRunnableError, ScheduleError
-from pipesched.schedules.ops import Group, Op, Recv, Send, Summed, computes, summed_stages
+from pipesched.schedules.ops import Group, Op, Recv, Send, Summed, computes
 from pipesched.schedules.traits import ScheduleTraits
 
 Parameters: TypeAlias = tuple[tuple[str, int | float | tuple[int, ...]], ...]
@@ -59,12 +59,12 @@ class Layout:
         homes: ``homes[stage]`` are the ranks that take the micro-batches of the stage in turn.
         averaged: Stages whose ranks are pipelines with optimizers of their own, averaged elastically; the ranks of all
             other stages are replicas.
-        sums: Sums over stages before the Steps.
+        sums: Sums over stages before the Steps, each with its stages in ascending order.
     """
 
     homes: tuple[tuple[int, ...], ...]
     averaged: tuple[int, ...] = ()
-    sums: tuple[Summed, ...] = ()
+    sums: tuple[tuple[Summed, tuple[int, ...]], ...] = ()
 
 
 @final
@@ -154,7 +154,7 @@ class Schedule:
         Raises:
             NotRunnableError: A forward is missing.
         """
-        sums = tuple(group for group in self.summands if isinstance(group, Summed))
+        sums = tuple((group, self.summed_stages(group)) for group in self.summands if isinstance(group, Summed))
         return self.layout or Layout(self.homes, tuple(self.averagers), sums)
 
     @property
@@ -238,12 +238,14 @@ class Schedule:
             return sums | {op_cells.CONTENTS[content]: tuple(places) for content, places in places_of.items()}
         sums = {stage: tuple((rank, stage) for rank in ranks) for stage, ranks in self.reducers.items()}
         places = {
-            content: tuple(
-                (r, stage) for stage in summed_stages(content, self.num_stages) for r in self.replicas(stage)
-            )
-            for content in self.layout.sums
+            content: tuple((rank, stage) for stage in stages for rank in self.replicas(stage))
+            for content, stages in self.layout.sums
         }
         return sums | places
+
+    def summed_stages(self, content: Summed) -> tuple[int, ...]:
+        """Return the stages of a sum over stages, in ascending order; empty without the sum."""
+        return tuple(sorted({stage for _, stage in self.summands.get(content, ())}))
 
     @cached_property
     def averagers(self) -> Mapping[int, tuple[int, ...]]:

@@ -1,5 +1,9 @@
 """The gradients of a stage: buckets that are summed over its replicas, their norm, and their mean over micro-batches.
 
+Parameters that stages share (ties) are summed over these stages too, all in one bucket. A stage adds zeros for those
+that it lacks. After the sum, all copies of a parameter have the same gradient, so equal optimizers keep them equal. The
+norm counts each copy once.
+
 A Step uses the mean over the micro-batches whose backward ended since the last Step. `step_sizes` counts these
 micro-batches, over all replicas of the stage. The sum becomes their mean in one of two ways, with equal results up to
 rounding. Either the loss of a micro-batch is scaled by its share, which needs no extra op, or the Step divides. Scaling
@@ -8,7 +12,7 @@ needs a share that is the same at every stage, and lists that are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Protocol, final
@@ -16,6 +20,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor, nn
 
+from pipesched.executor import ExecutionError
 from pipesched.executor.core.schedule_queries import stage_ops
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import ENDS_MICROBATCH, Compute, Step
@@ -51,6 +56,37 @@ class Clipping:
     device: torch.device | str = "cpu"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTies:
+    """The parameters that stages share, in one stage.
+
+    Attributes:
+        parameters: All parameters that some stages share, in the order of the model; for parameters that the stage
+            lacks, tensors of their shapes.
+        copies: The stage's copies of parameters that an earlier stage has too, which counts their norm.
+    """
+
+    parameters: Sequence[Tensor] = ()
+    copies: Collection[Tensor] = frozenset()
+
+    def bucket(self, num_replicas: int) -> Bucket:
+        """Return the bucket of all shared parameters; the gradients of parameters that the stage lacks are dropped.
+
+        Args:
+            num_replicas: Ranks with equal gradients of the stage.
+
+        Raises:
+            ExecutionError: No stages share parameters.
+        """
+        if not self.parameters:
+            raise ExecutionError(
+                "got a sum of tied stages, expected a model whose stages share parameters; leave REDUCE_TIED out of "
+                "the lists"
+            )
+        held = [p if isinstance(p, nn.Parameter) else p.detach() for p in self.parameters]
+        return Bucket(held, num_replicas)
+
+
 @final
 class SquaredNorm:
     """The squared norm of the gradients of a stage; its sum over all stages gives the factor that clips them.
@@ -58,15 +94,20 @@ class SquaredNorm:
     Args:
         parameters: The parameters of the stage.
         clipping: The largest norm, and the replicas of the stage.
+        uncounted: Parameters of the stage whose gradients are clipped, but not counted.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], clipping: Clipping) -> None:
-        self._gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    def __init__(
+        self, parameters: Sequence[Tensor], clipping: Clipping, uncounted: Collection[Tensor] = frozenset()
+    ) -> None:
+        graded = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+        self._gradients = [gradient for _, gradient in graded]
+        self._counted = [gradient for parameter, gradient in graded if parameter not in uncounted]
         self._clipping = clipping
 
     def flatten(self) -> Tensor:
         """Return the stage's part of the squared norm, shape (1,) and float64."""
-        norms = [torch.linalg.vector_norm(g, dtype=_sum_dtype(g)).to(torch.float64) for g in self._gradients]
+        norms = [torch.linalg.vector_norm(g, dtype=_sum_dtype(g)).to(torch.float64) for g in self._counted]
         none = torch.zeros((), dtype=torch.float64, device=self._clipping.device)
         squares = torch.stack(norms).square().sum() if norms else none
         return (squares / self._clipping.num_replicas).reshape(1)
@@ -94,10 +135,15 @@ class Bucket:
 
     A replica with every gradient does not read the sums of the flags: all are positive. So the host waits for a GPU
     only if this replica lacks a gradient.
+
+    Args:
+        parameters: The parameters.
+        num_replicas: Ranks that add equal gradients, which count once.
     """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, parameters: Sequence[Tensor], num_replicas: int = 1) -> None:
         self._parameters = parameters
+        self._num_replicas = num_replicas
         self._has_all = False
 
     def flatten(self) -> Tensor:
@@ -114,7 +160,7 @@ class Bucket:
         flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), flags])
         for parameter in self._parameters:
             parameter.grad = None
-        return flat
+        return flat if self._num_replicas == 1 else flat.div_(self._num_replicas)
 
     def unflatten(self, summed: Tensor) -> None:
         """Set the gradients to views of `summed`; from then on only the optimizer may write to it."""

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.elastic_averager import ElasticAverager
-from pipesched.executor.core.gradients import Clipping, GradientMean, SquaredNorm, Term, buckets
+from pipesched.executor.core.gradients import Clipping, GradientMean, SquaredNorm, StageTies, Term, buckets
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import ModuleState, in_states, module_states
@@ -147,6 +147,7 @@ class ModuleStage(Stage):
         on_loss: Called with each loss, which is then not kept.
         on_step: Called with the version that each Step has made.
         clipping: Clipping of the gradients, where a sum of norms precedes the Step.
+        ties: The parameters that stages share, where a sum of their gradients precedes the Step.
 
     Attributes:
         averager: Moves the weights towards a reference model, or None without one.
@@ -168,6 +169,7 @@ class ModuleStage(Stage):
         on_loss: OnLoss | None = None,
         on_step: Callable[[int], None] | None = None,
         clipping: Clipping = Clipping(),  # noqa: B008 -- frozen
+        ties: StageTies = StageTies(),  # noqa: B008 -- frozen
     ) -> None:
         self.module = module
         self.weights = weights
@@ -180,6 +182,7 @@ class ModuleStage(Stage):
         self._on_loss = on_loss
         self._on_step = on_step
         self._clipping = clipping
+        self._ties = ties
         self.averager: ElasticAverager | None = None
         self.first_reference: Sequence[Tensor] | None = None
         self.first_microbatch = 0
@@ -229,9 +232,10 @@ class ModuleStage(Stage):
                 return buckets(self.parameters)
             case Summed.NORM:
                 self._mean.divide(self.parameters)
-                return [SquaredNorm(self.parameters, self._clipping)]
+                return [SquaredNorm(self.parameters, self._clipping, self._ties.copies)]
             case Summed.TIED:
-                raise ExecutionError("got a sum of tied stages, expected stages with weights of their own; untie them")
+                self._mean.divide(self.parameters)
+                return [self._ties.bucket(self._clipping.num_replicas)]
             case _:
                 assert_never(op.content)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipesched.executor import Averaging, ExecutionError, RunSettings, cut_fault, epsilon_fault
 from pipesched.executor.core.elastic_averager import ElasticAverager, Pool
-from pipesched.executor.core.gradients import Clipping, GradientMean, loss_scales, step_sizes
+from pipesched.executor.core.gradients import Clipping, GradientMean, StageTies, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.schedule_queries import is_flushed, stage_ops
@@ -27,8 +27,10 @@ from pipesched.profiles.models import (
     microbatch,
     on_device,
     pinned_for,
-    require_untied,
+    require_known_ties,
     tensors_of,
+    tied_stages,
+    ties_between,
     torch_dtype,
 )
 from pipesched.schedules import PredictionRule, Schedule
@@ -61,9 +63,9 @@ def build_stages(
         on_step: Called with stage and version after each Step.
 
     Raises:
-        ExecutionError: The stages are not a cut of the model, an op looks ahead without a rule of prediction, or the
-            dtype cannot hold Adam's epsilon.
-        ProfileError: A layer cannot be built, or two stages share a parameter.
+        ExecutionError: The stages are not a cut of the model, an op looks ahead without a rule of prediction, the dtype
+            cannot hold Adam's epsilon, or stages share parameters and do not sum their gradients.
+        ProfileError: A layer cannot be built, or two stages share a parameter that is not among the model's ties.
     """
     fault = cut_fault(bounds, len(model.layers))
     if fault is not None:
@@ -73,7 +75,8 @@ def build_stages(
             f"clip_grad_norm: got {settings.clip_grad_norm:g} with schedule {schedule.name}, expected steps that wait "
             "for the norm of all stages; try pipesched.schedules.transforms.with_step_barrier"
         )
-    require_untied(model, bounds)
+    require_known_ties(model, bounds)
+    _require_tied_sum(schedule, model, bounds)
     stages = dict[int, Stage]()
     scales, seed, dtype = _scales(schedule), settings.seed, torch_dtype(settings.dtype)
     for index in schedule.stages_on(rank):
@@ -100,8 +103,56 @@ def build_stages(
             on_loss=on_loss,
             on_step=None if on_step is None else partial(on_step, index),
             clipping=Clipping(settings.clip_grad_norm, len(schedule.reducers.get(index, (rank,))), device),
+            ties=_ties_in(model, bounds, index, module),
         )
     return stages
+
+
+def _require_tied_sum(schedule: Schedule, model: Model, bounds: Sequence[tuple[int, int]]) -> None:
+    """Refuse stages that share parameters and do not sum their gradients."""
+    tied, summed = tied_stages(model, bounds), schedule.summed_stages(Summed.TIED)
+    if not {*tied} <= {*summed}:
+        layer, name = ties_between(model, bounds)[0][0]
+        raise ExecutionError(
+            f"model {model.name}: got stages {', '.join(map(str, tied))} that share parameters, as {name} of layer "
+            f"{layer}, with schedule {schedule.name}, expected steps that wait for the sum of their gradients; try "
+            "pipesched.schedules.transforms.with_tied_sum, or cut the model so that one stage has both"
+        )
+
+
+def _ties_in(model: Model, bounds: Sequence[tuple[int, int]], stage: int, module: nn.Module) -> StageTies:
+    """Return the parameters that stages share, as `stage`, whose layers are `module`, sees them.
+
+    A layer of another stage is built for the shape of its parameter if this stage lacks it, and others share it.
+    """
+    first, last = bounds[stage]
+    parameters, copies = list[Tensor](), list[Tensor]()
+    if stage not in tied_stages(model, bounds):
+        return StageTies()
+    example = next(module.parameters())
+    for tie in ties_between(model, bounds):
+        own = next((place for place in tie if first <= place[0] < last), None)
+        if own is not None:
+            parameters.append(_parameter(model, module, own, first))
+            if tie[0][0] < first:
+                copies.append(parameters[-1])
+        else:
+            layer = tie[0][0]
+            shape = _parameter(model, build_layers(model, layer, layer + 1, seed=0), tie[0], layer).shape
+            parameters.append(example.new_zeros(()).expand(shape))
+    return StageTies(parameters, frozenset(copies))
+
+
+def _parameter(model: Model, module: nn.Module, place: tuple[int, str], first: int) -> nn.Parameter:
+    """Return a parameter of layers that begin with layer `first`."""
+    layer, name = place
+    try:
+        return module.get_parameter(f"{layer - first}.{name}")
+    except AttributeError:
+        raise ExecutionError(
+            f"model {model.name}: ties: got {name} of layer {layer}, which has no such parameter, expected names as in "
+            "its named_parameters(); correct it"
+        ) from None
 
 
 def follow(stages: Mapping[int, Stage], schedule: Schedule, rank: int) -> None:

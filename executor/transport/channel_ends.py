@@ -72,7 +72,7 @@ class RankChannels:
 
 @dataclass(slots=True)
 class _OwnTerms:
-    """The terms of a rank in a sum over stages: each of its stages adds one, and then asks for the sum."""
+    """The terms of a rank in a sum over stages: each of its stages adds one, and then takes a sum of its own."""
 
     total: Tensor
     num_terms: int = 1
@@ -83,7 +83,10 @@ class _OwnTerms:
         assert self.take is not None, "all stages of a rank add their terms before one of them steps"
         if self.summed is None:
             self.summed = self.take()
-        return self.summed
+        if self.summed is None:
+            return None
+        self.num_terms -= 1
+        return self.summed.clone() if self.num_terms else self.summed  # a stage may change its own
 
 
 class ChannelEnds(Transport):

@@ -21,5 +21,5 @@ from .reduction_time import Hop as Hop
 from .reduction_time import ReductionWay as ReductionWay
 from .reduction_time import Rounds as Rounds
 from .reduction_time import all_reduce as all_reduce
-from .reduction_time import all_reduce_pairs as all_reduce_pairs
+from .reduction_time import all_reduce_rings as all_reduce_rings
 from .reduction_time import possible_hops as possible_hops

@@ -83,10 +83,13 @@ def all_reduce(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> AllR
     return min(_ways(num_bytes, devices, cluster), key=lambda way: way.seconds)
 
 
-def all_reduce_pairs(num_bytes: int, pairs: Sequence[Hop], cluster: Cluster) -> AllReduce:
-    """Return the way to sum `num_bytes` over the two devices of each pair, all pairs at once; none on one device."""
-    hops = dict.fromkeys(hop for pair in pairs if pair[0] != pair[1] for hop in ring_hops(pair))
-    return AllReduce("ring", (_rounds(2, num_bytes, 2, tuple(hops), cluster),) if hops else ())
+def all_reduce_rings(num_bytes: int, rings: Sequence[Sequence[int]], cluster: Cluster) -> AllReduce:
+    """Return the way to sum `num_bytes` over the devices of each ring, all rings at once; none on one device.
+
+    Rings of fewer devices than the largest take as many rounds.
+    """
+    size, hops = max(map(len, rings), default=1), dict.fromkeys(hop for ring in rings for hop in ring_hops(ring))
+    return AllReduce("ring", (_rounds(2 * (size - 1), num_bytes, size, tuple(hops), cluster),) if hops else ())
 
 
 def possible_hops(devices: Sequence[int], cluster: Cluster) -> tuple[Hop, ...]:

@@ -18,7 +18,7 @@ from .provenance import UNSAID as UNSAID
 from .provenance import Provenance as Provenance
 from .provenance import estimated_provenance as estimated_provenance
 from .reductions import reduction_of as reduction_of
-from .reductions import tied_pairs as tied_pairs
+from .reductions import tied_rings as tied_rings
 from .run_costs import RunCosts as RunCosts
 from .run_costs import RunStage as RunStage
 from .run_costs import costs_of_samples as costs_of_samples

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pipesched.profiles.clusters import AllReduce, Cluster, Hop, all_reduce, all_reduce_pairs
+from collections import defaultdict
+
+from pipesched.profiles.clusters import AllReduce, Cluster, all_reduce, all_reduce_rings
 from pipesched.profiles.costs.stage_costs import StageCosts
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Group, Summed
@@ -11,8 +13,8 @@ from pipesched.schedules.ops import Group, Summed
 def reduction_of(group: Group, schedule: Schedule, costs: StageCosts, cluster: Cluster) -> AllReduce:
     """Return the all-reduce of a group of Reduces.
 
-    The gradients of a stage go over the links between its replicas. Tied gradients go between the i-th replica of the
-    first stage and the i-th of the last, all pairs at once. A sum of norms takes no time.
+    The gradients of a stage go over the links between its replicas. Tied gradients go around the i-th replicas of the
+    tied stages, all rings at once. A sum of norms takes no time.
 
     Args:
         group: Group of the Reduces, as in `schedule.summands`.
@@ -21,7 +23,7 @@ def reduction_of(group: Group, schedule: Schedule, costs: StageCosts, cluster: C
         cluster: Devices and links.
     """
     if group is Summed.TIED:
-        return all_reduce_pairs(costs.tied_bytes, tied_pairs(schedule), cluster)
+        return all_reduce_rings(costs.tied_bytes, tied_rings(schedule), cluster)
     if not isinstance(group, int):
         return AllReduce("ring", ())
     return all_reduce(
@@ -29,8 +31,9 @@ def reduction_of(group: Group, schedule: Schedule, costs: StageCosts, cluster: C
     )
 
 
-def tied_pairs(schedule: Schedule) -> list[Hop]:
-    """Return the devices of the i-th replicas of the first and of the last stage; empty if they are not tied."""
-    places, ends = sorted(schedule.summands.get(Summed.TIED, ())), (0, schedule.num_stages - 1)
-    firsts, lasts = ([schedule.rank_to_device[rank] for rank, stage in places if stage == end] for end in ends)
-    return [*zip(firsts, lasts, strict=False)]
+def tied_rings(schedule: Schedule) -> list[tuple[int, ...]]:
+    """Return the devices of the i-th replicas of all tied stages, each once; empty without tied stages."""
+    devices: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, stage in sorted(schedule.summands.get(Summed.TIED, ())):
+        devices[stage].append(schedule.rank_to_device[rank])
+    return [tuple(dict.fromkeys(ring)) for ring in zip(*(devices[stage] for stage in sorted(devices)), strict=False)]

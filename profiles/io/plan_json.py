@@ -39,6 +39,7 @@ class _ScheduleSpecRecord(Record):
     width: _Ranks = 1
     placement: Placement = "pipeline"
     step_barrier: bool = False
+    tied_stages: _Wholes = ()
 
 
 class _Predicted(Record):

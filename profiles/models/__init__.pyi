@@ -10,8 +10,11 @@ from .model import draw_batch as draw_batch
 from .model import draw_held_out as draw_held_out
 from .model import on_device as on_device
 from .model import pinned_for as pinned_for
-from .model import require_untied as require_untied
 from .model_lookup import resolve_model as resolve_model
+from .ties import require_known_ties as require_known_ties
+from .ties import shared_parameters as shared_parameters
+from .ties import tied_stages as tied_stages
+from .ties import ties_between as ties_between
 from .torch_names import OPTIMIZERS as OPTIMIZERS
 from .torch_names import make_optimizer as make_optimizer
 from .torch_names import torch_dtype as torch_dtype

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -16,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
-from torch.utils.weak import WeakIdKeyDictionary
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.kept_state import kept_random_state
@@ -67,6 +64,11 @@ class Model:
             raise ProfileError(
                 f"model {self.name}: got {len(self.layer_names)} layer names for {len(self.layers)} layers, "
                 "expected one each; name every layer"
+            )
+        if self.ties and self.build_range is None:
+            raise ProfileError(
+                f"model {self.name}: got ties without build_range, expected a function that builds layers with shared "
+                "parameters; give both"
             )
 
     def resolved(self, name: str) -> Model:
@@ -228,52 +230,3 @@ def layer_seed(seed: int, index: int) -> int:
     """Return the seed of layer `index`: a hash, so that neighbouring seeds and layers are independent."""
     digest = hashlib.blake2b(f"layer {index} of seed {seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-
-
-Named = Iterable[tuple[str, nn.Parameter]]
-
-
-def require_untied(model: Model, bounds: Sequence[tuple[int, int]]) -> None:
-    """Refuse a model if two stages share a parameter: each stage would step a copy of its own.
-
-    Args:
-        model: The model; layers whose builders might share parameters are built once more, one at a time.
-        bounds: Half-open range of layers of each stage.
-
-    Raises:
-        ProfileError: Two stages share a parameter, or a builder fails.
-    """
-    stage_of = {layer: stage for stage, (first, last) in enumerate(bounds) for layer in range(first, last)}
-    built = (
-        () if _makes_its_own(builder) else build_layers(model, index, index + 1, seed=0)[0].named_parameters()
-        for index, builder in enumerate(model.layers)
-    )
-    for first, second, name in shared_parameters(built):
-        if stage_of[first] != stage_of[second]:
-            raise ProfileError(
-                f"model {model.name}: layer {first} on stage {stage_of[first]} and layer {second} on stage "
-                f"{stage_of[second]} share {name}, expected stages without tied weights; untie them, or cut the model "
-                "so that one stage has both"
-            )
-
-
-def shared_parameters(layers: Iterable[Named]) -> Iterator[tuple[int, int, str]]:
-    """Yield (first layer, second layer, parameter's name in the second) for each shared parameter; keep no layer."""
-    owner = WeakIdKeyDictionary()
-    for index, named in enumerate(layers):
-        for name, parameter in named:
-            first = owner.setdefault(parameter, index)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            if first != index:
-                yield first, index, name
-
-
-def _makes_its_own(builder: Callable[[], nn.Module]) -> bool:
-    """Return whether a builder makes parameters of its own: by a class, or by a copy of a layer.
-
-    A class has plain arguments. `resolve_model` has checked the parameters of a copied layer.
-    """
-    if not isinstance(builder, partial):
-        return isinstance(builder, type)
-    given = [*builder.args, *builder.keywords.values()]
-    is_plain = not any(isinstance(value, (nn.Module, torch.Tensor)) for value in given)
-    return builder.func is copy.deepcopy or (isinstance(builder.func, type) and is_plain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from pipesched.profiles.models.digits import digits
 from pipesched.profiles.models.kept_state import kept_random_state
 from pipesched.profiles.models.language_models import gpt, lstm
 from pipesched.profiles.models.mlp import mlp
-from pipesched.profiles.models.model import Model, shared_parameters
+from pipesched.profiles.models.model import Model, layer_seed
+from pipesched.profiles.models.ties import shared_parameters
 from pipesched.profiles.processes import users_folders, users_module
 from pipesched.schedules.common import shown
 
@@ -118,13 +119,6 @@ def _as_model(text: str, made: Any) -> Model:
                 f"model {text!r}: layer {index}: got {type(layer).__name__}, expected a module "
                 "or a function that builds one; wrap it"
             )
-    for first, second, name in shared_parameters(
-        layer.named_parameters() if isinstance(layer, nn.Module) else () for layer in layers
-    ):
-        raise ProfileError(
-            f"model {text!r}: layers {first} and {second} share {name}, expected every layer to have its own "
-            "parameters; untie them, or make one layer of both"
-        )
     if not callable(loss) or not callable(batch):
         raise ProfileError(
             f"model {text!r}: got a loss or batch that cannot be called, expected loss(outputs, targets) and "
@@ -135,4 +129,20 @@ def _as_model(text: str, made: Any) -> Model:
         f"{index} {type(layer).__name__}" if isinstance(layer, nn.Module) else f"layer {index}"
         for index, layer in enumerate(layers)
     )
-    return Model(text, builders, names, loss, batch)
+    ties = shared_parameters(layer.named_parameters() if isinstance(layer, nn.Module) else () for layer in layers)
+    build_range = partial(_built_together, builders) if ties else None
+    return Model(text, builders, names, loss, batch, build_range=build_range, ties=ties)
+
+
+def _built_together(
+    builders: Sequence[Callable[[], nn.Module]], first: int, last: int, seed: int
+) -> Sequence[nn.Module]:
+    """Return layers `first` to `last` - 1; copies of finished modules share parameters as the modules do."""
+    built, copies = [], dict[int, Any]()
+    for index, builder in enumerate(builders[first:last], first):
+        with kept_random_state(layer_seed(seed, index)):
+            if isinstance(builder, partial) and builder.func is copy.deepcopy:
+                built.append(copy.deepcopy(builder.args[0], copies))
+            else:
+                built.append(builder())
+    return built

@@ -32,5 +32,4 @@ from .rules import occupies_device as occupies_device
 from .rules import rewritten as rewritten
 from .rules import stages_of as stages_of
 from .rules import stages_of_op as stages_of_op
-from .rules import summed_stages as summed_stages
 from .rules import uses_up as uses_up

@@ -35,7 +35,7 @@ class Summed(StrEnum):
     """The content of a reduction; the values are the suffixes of ``REDUCE_``.
 
     GRADIENT  the gradients of a stage, over its replicas
-    TIED      the gradients of the weights that the first stage and the last one share
+    TIED      the gradients of the weights that some stages share, over these stages
     NORM      the squared norm of all gradients, over all stages
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeGuard, assert_never
 
@@ -22,7 +22,6 @@ from pipesched.schedules.ops.op import (
     Send,
     StageOp,
     Step,
-    Summed,
     Unshard,
     WorkOp,
 )
@@ -59,11 +58,6 @@ def occupies_device(op: Op) -> bool:
 def awaits_sum(op: Op) -> TypeGuard[Step | Reduce]:
     """Return whether `op` waits for the last reduction of its stage on its rank, if that is unfinished."""
     return isinstance(op, Step) or (isinstance(op, Reduce) and op.is_over_stages)
-
-
-def summed_stages(content: Summed, num_stages: int) -> Sequence[int]:
-    """Return the stages of a sum over stages: the first and the last for tied weights, all for a norm."""
-    return sorted({0, num_stages - 1}) if content is Summed.TIED else range(num_stages)
 
 
 def stages_of_op(op: Op) -> tuple[int, ...]:

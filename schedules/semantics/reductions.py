@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipesched.schedules import Schedule
-from pipesched.schedules.ops import Group, Reduce, Step, Summed, summed_stages
+from pipesched.schedules.ops import Group, Reduce, Step, Summed
 from pipesched.schedules.semantics.communicators import ListPosition
 from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 
@@ -25,16 +25,19 @@ from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 def misplaced_sums(schedule: Schedule, content: Summed) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]]:
     """Return the faults of a sum over stages that some Step of the lists waits for.
 
+    A norm needs all stages. Tied weights need all replicas of the stages that sum them, and at least two stages.
+
     Returns:
         (rank, stage) of the Steps without the sum, and of the Reduces of the sum without such a Step; both are empty
         in lists without Steps or without the sum.
     """
     sums = {*schedule.summands.get(content, ())}
-    stages = summed_stages(content, schedule.num_stages)
+    stages = sorted({stage for _, stage in sums}) if content is Summed.TIED else range(schedule.num_stages)
     steps = {(rank, op.stage) for rank, row in enumerate(schedule.ops) for op in row if isinstance(op, Step)}
     if not sums or not steps:
         return (), ()
-    expected = {(rank, stage) for rank, stage in steps if stage in stages}
+    is_alone = content is Summed.TIED and len(stages) == 1
+    expected = {(rank, stage) for rank, stage in steps if stage in stages and not is_alone}
     return sorted(expected - sums), sorted(sums - expected)
 
 

@@ -13,7 +13,7 @@ from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import ParameterValue, build, find, require_known
 from pipesched.schedules.transforms.recomputation import RecomputeWhen, recompute
 from pipesched.schedules.transforms.replication import Placement, copied_name, place_copies, replicate, require_equal
-from pipesched.schedules.transforms.sums_before_steps import with_step_barrier
+from pipesched.schedules.transforms.sums_before_steps import with_step_barrier, with_tied_sum
 from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
 
 MAX_TRAINING_RANKS = 4096
@@ -36,6 +36,7 @@ class ScheduleSpec:
         width: Number of equal copies (`schedules.transforms.replication`).
         placement: The ranks on neighbouring devices: the ranks of one copy, or the copies of one rank.
         step_barrier: Whether stages step after the backwards of all stages.
+        tied_stages: Stages that share weights and sum their gradients before they step.
     """
 
     name: str = ""
@@ -49,6 +50,7 @@ class ScheduleSpec:
     width: int = 1
     placement: Placement = "pipeline"
     step_barrier: bool = False
+    tied_stages: tuple[int, ...] = ()
 
     def takes(self, parameter: str) -> bool:
         """Return whether the schedule has this parameter; lists have no parameters."""
@@ -110,4 +112,5 @@ class ScheduleSpec:
         placed = place_copies(lists, self.placement, self.width)
         if self.recompute is not None:
             placed = recompute(placed, None if self.recompute == "all" else self.recompute, self.recompute_when)
-        return with_step_barrier(placed) if self.step_barrier else placed
+        tied = with_tied_sum(placed, self.tied_stages) if self.tied_stages else placed
+        return with_step_barrier(tied) if self.step_barrier else tied

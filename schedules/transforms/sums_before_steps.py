@@ -9,8 +9,8 @@ stage may step before all stages have ended the backwards of the batch. Two rank
 Every stage adds the norm of its gradients (a Reduce), and the Steps wait for the sum. So the period of a batch that
 repeats is its makespan, if Steps take no time.
 
-*Tied weights*, as of an embedding that is the head too: the first and the last stage sum their gradients before they
-step. Other stages do not wait.
+*Tied weights*, as of an embedding that is the head too: the stages that have them, often the first and the last, sum
+their gradients before they step. Other stages do not wait.
 
 Sums over replicas come first, then tied gradients, then the norm.
 """
@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 
 from pipesched.schedules import Schedule, ScheduleError
-from pipesched.schedules.ops import Op, Reduce, Reshard, Step, Summed, Unshard, awaits_sum, stages_of_op, summed_stages
+from pipesched.schedules.ops import Op, Reduce, Reshard, Step, Summed, Unshard, awaits_sum, stages_of_op
 from pipesched.schedules.semantics import misplaced_sums
 from pipesched.schedules.transforms.longer_run import runs_without_flush
 from pipesched.schedules.transforms.training_run import with_steps
@@ -41,18 +41,35 @@ def with_step_barrier(schedule: Schedule) -> Schedule:
         ScheduleError: Stages step without a flush, so that some micro-batches are in flight at every Step; or the
             schedule averages pipelines, each of which has a norm of its own.
     """
-    return _with_sums(schedule, Summed.NORM, "a barrier before the steps")
+    return _with_sums(schedule, Summed.NORM, range(schedule.num_stages), "a barrier before the steps")
 
 
-def with_tied_sum(schedule: Schedule) -> Schedule:
-    """Return `schedule`, lowered or not, with sums over the first and the last stage before their Steps.
+def with_tied_sum(schedule: Schedule, stages: Collection[int] = ()) -> Schedule:
+    """Return `schedule`, lowered or not, with sums of the gradients of tied weights before the Steps of `stages`.
 
     Steps move as in `with_step_barrier`. A schedule of one stage, or with such sums, is returned as it is.
 
+    Args:
+        schedule: The schedule.
+        stages: The stages that share weights (default: the first and the last).
+
     Raises:
-        ScheduleError: As in `with_step_barrier`.
+        ScheduleError: As in `with_step_barrier`; or the schedule sums over other stages than `stages`.
     """
-    return _with_sums(schedule, Summed.TIED, "tied stages")
+    tied = sorted({*stages} or {0, schedule.num_stages - 1})
+    if len(tied) == 1:
+        return schedule
+    summed = schedule.summed_stages(Summed.TIED)
+    if summed and not {*stages} <= {*summed}:
+        raise ScheduleError(
+            f"{schedule.name}: got tied stages {_listed(tied)} in lists with a sum over stages {_listed(summed)}, "
+            "expected the same stages; leave REDUCE_TIED out of the lists"
+        )
+    return _with_sums(schedule, Summed.TIED, tied, f"tied stages {_listed(tied)}")
+
+
+def _listed(stages: Iterable[int]) -> str:
+    return ", ".join(map(str, stages))
 
 
 def can_sum_before_steps(schedule: Schedule) -> bool:
@@ -60,15 +77,16 @@ def can_sum_before_steps(schedule: Schedule) -> bool:
     return not (schedule.averagers or runs_without_flush(schedule))
 
 
-def _with_sums(schedule: Schedule, content: Summed, what: str) -> Schedule:
+def _with_sums(schedule: Schedule, content: Summed, stages: Collection[int], what: str) -> Schedule:
     if runs_without_flush(schedule):
         raise ScheduleError(
             f"{schedule.name}: got {what}, expected a schedule with a flush: a stage steps while its micro-batches are "
-            "in flight; try 1f1b"
+            f"in flight; {_advice(content)}"
         )
     if schedule.averagers:
-        raise ScheduleError(f"{schedule.name}: got {what}, expected one model: averaged pipelines step alone; try 1f1b")
-    stages = summed_stages(content, schedule.num_stages)
+        raise ScheduleError(
+            f"{schedule.name}: got {what}, expected one model: averaged pipelines step alone; {_advice(content)}"
+        )
     if content in schedule.summands:
         if schedule.is_held and any(misplaced_sums(schedule, content)):
             raise ScheduleError(
@@ -76,12 +94,14 @@ def _with_sums(schedule: Schedule, content: Summed, what: str) -> Schedule:
                 "try 'pipesched check'"
             )
         return schedule
-    if content is Summed.TIED and schedule.num_stages == 1:
-        return schedule
     stepping = schedule if any(isinstance(op, Step) for op in schedule.lists[0]) else with_steps(schedule.held())
-    layout = stepping.layout and replace(stepping.layout, sums=(*stepping.layout.sums, content))
+    layout = stepping.layout and replace(stepping.layout, sums=(*stepping.layout.sums, (content, tuple(stages))))
     lists = stepping.changed(partial(_summed, content=content, stages=stages))
     return replace(stepping, lists=lists, layout=layout)
+
+
+def _advice(content: Summed) -> str:
+    return "try 1f1b" + (", or cut the model so that one stage has all of a tie" if content is Summed.TIED else "")
 
 
 def _summed(row: Iterable[Op], content: Summed, stages: Collection[int]) -> Iterator[Op]:

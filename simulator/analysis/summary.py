@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCosts, tied_pairs
+from pipesched.profiles.costs import StageCosts, tied_rings
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
@@ -53,11 +53,12 @@ def communication_volume(schedule: Schedule, costs: StageCosts) -> Communication
             rounds = 2 * (members - 1) * count // members  # every member takes part in every Reduce of its stage
             num_messages += rounds * members
             num_bytes += rounds * costs.stages[op.stage].weight_bytes
-        elif op == Reduce(0, Summed.TIED):
-            pairs = tied_pairs(schedule)
-            num_apart = sum(first != last for first, last in pairs) * count // len(pairs)
-            num_messages += 4 * num_apart
-            num_bytes += 2 * num_apart * costs.tied_bytes
+        elif op.content is Summed.TIED and op.stage == min(schedule.summed_stages(Summed.TIED)):
+            rings = tied_rings(schedule)
+            for size in map(len, rings):
+                rounds = 2 * (size - 1) * (count // len(rings))
+                num_messages += rounds * size
+                num_bytes += rounds * costs.tied_bytes
     return CommunicationVolume(num_messages, num_bytes)
 
 

@@ -1,7 +1,5 @@
 """Gradient clipping over all stages: PyTorch's `clip_grad_norm_` on the whole model in float64 is the oracle."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -100,13 +98,6 @@ def test_a_measured_run_has_the_barrier():
 def test_lists_without_a_barrier_are_not_clipped():
     with pytest.raises(ExecutionError, match="clip_grad_norm: got 1 with schedule 1f1b, expected steps that wait"):
         Local(build("1f1b", 2, 4), MODEL, clip_grad_norm=1.0)
-
-
-def test_tied_stages_are_refused():
-    lists = build("1f1b", 2, 2)
-    rows = [[*row[:-1], Reduce(rank, Summed.TIED), row[-1]] for rank, row in enumerate(lists.ops)]
-    with pytest.raises(ExecutionError, match="got a sum of tied stages, expected stages with weights of their own"):
-        Local(replace(lists, lists=tuple(map(tuple, rows))), MODEL).run()
 
 
 def test_training_steps_as_the_whole_model_does():

@@ -30,6 +30,7 @@ from .schedule_arguments import NamedSchedule as NamedSchedule
 from .schedule_arguments import ScheduleArgument as ScheduleArgument
 from .schedule_arguments import ScheduleSource as ScheduleSource
 from .schedule_arguments import as_clipped as as_clipped
+from .schedule_arguments import as_tied as as_tied
 from .schedule_arguments import build_own as build_own
 from .schedule_arguments import build_source as build_source
 from .schedule_arguments import entry_of as entry_of
@@ -47,3 +48,4 @@ from .schedule_arguments import require_counted as require_counted
 from .schedule_arguments import require_taken as require_taken
 from .schedule_arguments import searched_entries as searched_entries
 from .schedule_arguments import source_of_entry as source_of_entry
+from .schedule_arguments import with_tied as with_tied

@@ -6,7 +6,7 @@ or of a plan (.json, .csv).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from pipesched.schedules.builders import Entry, ParameterValue, build_entry, bui
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
-from pipesched.schedules.transforms import RecomputeWhen, runs_without_flush, with_step_barrier
+from pipesched.schedules.transforms import RecomputeWhen, runs_without_flush, with_step_barrier, with_tied_sum
 from pipesched.workflows import ArgumentError, require_kind, require_names
 from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry, searched_entry
 
@@ -140,6 +140,26 @@ def as_clipped(source: ScheduleSource, max_norm: float | None) -> ScheduleSource
         ScheduleError: The schedule has no flush, or averages pipelines.
     """
     return source if max_norm is None else replace(source, schedule=with_step_barrier(source.schedule), longer=None)
+
+
+def as_tied(source: ScheduleSource, model: models.Model, bounds: Sequence[tuple[int, int]]) -> ScheduleSource:
+    """Return `source`, with Steps that wait for the gradients of parameters that stages share, if there are any.
+
+    Args:
+        source: The schedule.
+        model: The model.
+        bounds: Half-open range of layers of each stage.
+
+    Raises:
+        ScheduleError: Stages share parameters, and the schedule has no flush, or averages pipelines.
+    """
+    stages = models.tied_stages(model, bounds) if model.ties else ()
+    return with_tied(source, stages) if stages else source
+
+
+def with_tied(source: ScheduleSource, stages: Collection[int]) -> ScheduleSource:
+    """Return `source`, with Steps that wait for the sum of tied gradients over `stages`; raises as above."""
+    return replace(source, schedule=with_tied_sum(source.schedule, stages), longer=None)
 
 
 def named_schedule(schedule: object) -> NamedSchedule | None:

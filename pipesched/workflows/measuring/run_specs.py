@@ -31,6 +31,7 @@ from pipesched.workflows.arguments import (
     ModelArgument,
     ProfileArgument,
     ScheduleSource,
+    as_tied,
     name_for_processes,
     partition_text,
     read_model_argument,
@@ -60,8 +61,10 @@ class RunQuestion(MeasureSettings, EmulationSettings, FaultSettings, CutSettings
         return read_setup_argument(self.model) if isinstance(self.model, Setup | CostSource) else None
 
 
-def spec_of(question: RunQuestion, source: ScheduleSource) -> RunSpec:
-    """Return the run of a question, with its faults and checks.
+def spec_of(question: RunQuestion, source: ScheduleSource) -> tuple[RunSpec, ScheduleSource]:
+    """Return the run of a question, with its faults and checks, and its schedule.
+
+    Stages that share parameters sum their gradients before they step.
 
     Raises:
         ArgumentError: The arguments contradict each other, or the plan; a fault cannot occur; or an emulation takes too
@@ -69,18 +72,23 @@ def spec_of(question: RunQuestion, source: ScheduleSource) -> RunSpec:
         ExecutionError: A value is out of range, or such machines cannot be emulated.
         NotRunnableError: The lists cannot run to their end.
         ProfileError: The model does not exist, the partition does not fit, a file is bad, or costs do not fit.
+        ScheduleError: Stages share parameters, and the schedule has no flush, or averages pipelines.
     """
     setup, lists = question.emulated, source.schedule
     if lists.origin is not None:
         require_followed({lists.name: lists.traits}, question)
     if question.is_checked:
         require_runnable(lists)
-    spec = _spec_of_model(question, source) if setup is None else _spec_of_costs(question, source, setup)
-    return with_faults(spec, question, lists, lists.num_microbatches, question.warmup + question.iterations)
+    if setup is None:
+        spec, source = _spec_of_model(question, source)
+    else:
+        spec = _spec_of_costs(question, source, setup)
+    num_times = question.warmup + question.iterations
+    return with_faults(spec, question, source.schedule, lists.num_microbatches, num_times), source
 
 
-def _spec_of_model(question: RunQuestion, source: ScheduleSource) -> RunSpec:
-    """Return the run of a model, with the partition and messages of its plan, if there is one."""
+def _spec_of_model(question: RunQuestion, source: ScheduleSource) -> tuple[RunSpec, ScheduleSource]:
+    """Return the run of a model, with the partition and messages of its plan, if there is one, and its schedule."""
     lists, model = source.schedule, question.model
     assert not isinstance(model, Setup | CostSource), "costs are emulated"
     require_epsilon([lists.traits], question)
@@ -104,7 +112,8 @@ def _spec_of_model(question: RunQuestion, source: ScheduleSource) -> RunSpec:
     size = 1 if question.microbatch_size is None else question.microbatch_size
     profile = None if question.profile is None else read_profile_of(question.profile, built)
     bounds = cut_of_model(built, source, question.partition_text, profile, size, compression=question.compression)
-    return modelled_spec(lists, name_for_processes(model), bounds, size, question)
+    source = as_tied(source, built, bounds)
+    return modelled_spec(source.schedule, name_for_processes(model), bounds, size, question), source
 
 
 def modelled_spec(

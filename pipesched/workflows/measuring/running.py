@@ -66,7 +66,7 @@ def run(question: RunQuestion) -> RunResult:
     """
     require_possible(question)
     source = as_clipped(read_lists_argument(question.schedule), question.clip_grad_norm)
-    spec = spec_of(question, source)
+    spec, source = spec_of(question, source)
     made = question.model if isinstance(question.model, Model) else None
     return result_of(source, measured(spec, question.progress, made), question.profile)
 
@@ -74,7 +74,7 @@ def run(question: RunQuestion) -> RunResult:
 @asks(RunQuestion)
 def run_job(question: RunQuestion) -> RunSpec:
     """Return the job of a run, as `run` does it, for ``torchrun -m pipesched.executor``."""
-    return spec_of(question, as_clipped(read_lists_argument(question.schedule), question.clip_grad_norm))
+    return spec_of(question, as_clipped(read_lists_argument(question.schedule), question.clip_grad_norm))[0]
 
 
 def measured(

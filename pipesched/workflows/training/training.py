@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pipesched.executor import PAUSE_SIGNALS, RankFailed, RunSettings
 from pipesched.executor.training import OnStep
 from pipesched.profiles.io import Plan
-from pipesched.profiles.models import Model, draw_batch
+from pipesched.profiles.models import Model, draw_batch, tied_stages
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.questions import OF_PROCESSES, InputShare, LayerCut, TrainSettings
 from pipesched.schedules import Schedule
@@ -264,6 +264,10 @@ def _prepared(question: TrainQuestion) -> Training:
         cluster=question.cluster,
         compression=question.compression,
     )
+    if stages := tied_stages(built, bounds):
+        schedule_spec = replace(schedule_spec, tied_stages=stages)
+        run = schedule_spec.run(question.num_steps)
+        lists = run.lists(question.num_steps)
     with prints_to_stderr():
         draw_batch(built, 1, question.seed)  # missing data are found before anything is done
     forecast = None

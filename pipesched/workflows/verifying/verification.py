@@ -35,6 +35,7 @@ from pipesched.workflows.arguments import (
     ProfileArgument,
     ScheduleSource,
     as_clipped,
+    as_tied,
     name_for_processes,
     read_cluster_argument,
     read_lists_argument,
@@ -119,6 +120,7 @@ def verify(question: VerifyQuestion) -> Verification:
     setup = runs.setup(layers)
     for source in runs.sources:
         with _named(source.schedule.name):
+            source = runs.tied(source, setup)
             prediction = predict_source(source, setup)
             run = run_source(source, question.model, setup, question, next(steps))
             verified = replace(verified, schedules=(*verified.schedules, held_against(run, prediction, setup)))
@@ -159,14 +161,12 @@ def verify_rounds(question: VerifyRoundsQuestion) -> RoundsVerification:
     rounds: list[list[ScheduleRun]] = []
     yardsticks_s.append(look())
     first = runs.setup(profiles[0])
-    cuts = [_cut(source, first) for source in runs.sources]
+    sources = [runs.tied(source, first) for source in runs.sources]
+    cuts = [_cut(source, first) for source in sources]
     for _ in range(question.rounds):
         tick = next(steps)
         rounds.append(
-            [
-                run_source(source, question.model, cut, question, tick)
-                for source, cut in zip(runs.sources, cuts, strict=True)
-            ]
+            [run_source(source, question.model, cut, question, tick) for source, cut in zip(sources, cuts, strict=True)]
         )
         yardsticks_s.append(look())
         profiles.append(measure())
@@ -210,9 +210,12 @@ class _Runs:
         require_epsilon([schedule.traits for schedule in schedules], question)
         model = read_model_argument(question.model)
         name_for_processes(question.model)  # refuses a model that other processes cannot make
-        for schedule in schedules:
+        for source in sources:
+            schedule, text = source.schedule, question.partition_text or "uniform"
             require_runnable(schedule)
-            parse_partition(question.partition_text or "uniform", (1.0,) * len(model.layers), schedule.num_stages)
+            bounds = parse_partition(text, (1.0,) * len(model.layers), schedule.num_stages)
+            if question.partition not in (None, "balanced"):
+                as_tied(source, model, bounds)  # refuses a schedule without a flush
             read_cluster_argument(question.cluster, max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
         return _Runs(question, model, sources)
 
@@ -231,6 +234,10 @@ class _Runs:
             partition=question.partition or "balanced",
         )
         return with_buffers_of(question, setup)
+
+    def tied(self, source: ScheduleSource, setup: Setup) -> ScheduleSource:
+        """Return the schedule with the sums of the parameters that its stages share."""
+        return as_tied(source, self.model, bounds_of(source, setup)) if self.model.ties else source
 
     def measured_profile(self, progress: Callable[[float], None], *, repeats: int = 10, warmup: int = 3) -> Profile:
         """Return a profile, measured while other cores are as busy as in a run."""

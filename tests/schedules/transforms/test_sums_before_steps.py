@@ -137,20 +137,57 @@ def without_sums(lists, rank):
     return make_schedule("in part", lists.num_ranks, lists.num_microbatches, rows)
 
 
-@pytest.mark.parametrize(("change", "word"), [(with_step_barrier, "NORM"), (with_tied_sum, "TIED")])
-def test_a_sum_on_a_part_of_the_stages_is_a_fault(change, word):
-    partial = without_sums(change(build("1f1b", 2, 2)), 1)
+def test_a_norm_of_a_part_of_the_stages_is_a_fault():
+    partial = without_sums(with_step_barrier(build("1f1b", 2, 2)), 1)
     (finding,) = find_faults(partial)
-    assert f"1REDUCE_{word} is missing before 1STEP" in finding.text
+    assert "1REDUCE_NORM is missing before 1STEP" in finding.text
     with pytest.raises(ScheduleError, match="in a part of the lists, expected it before every Step"):
-        change(partial)
+        with_step_barrier(partial)
 
 
-def test_a_tied_sum_of_a_stage_in_the_middle_is_a_fault():
-    rows = [list(row) for row in with_tied_sum(build("1f1b", 3, 2)).ops]
-    rows[1].insert(-1, Reduce(1, Summed.TIED))
-    (finding,) = find_faults(make_schedule("middle", 3, 2, rows))
-    assert "1REDUCE_TIED has no part in a sum" in finding.text
+def test_a_tied_sum_of_one_stage_is_a_fault():
+    partial = without_sums(with_tied_sum(build("1f1b", 2, 2)), 1)
+    (finding,) = find_faults(partial)
+    assert "0REDUCE_TIED has no part in a sum before 0STEP" in finding.text
+    with pytest.raises(ScheduleError, match="got tied stages 0, 1 in lists with a sum over stages 0,"):
+        with_tied_sum(partial, (0, 1))
+
+
+def test_a_replica_without_its_tied_sum_is_a_fault():
+    partial = without_sums(with_tied_sum(replicate(build("1f1b", 2, 4), 2)), 3)
+    assert any("1REDUCE_TIED is missing before 1STEP" in finding.text for finding in find_faults(partial))
+
+
+@pytest.mark.parametrize("stages", [(0, 1), (1, 2), (0, 2, 3), (0, 1, 2, 3)])
+def test_any_stages_sum_their_tied_gradients(stages):
+    """A ring of k stages takes 2 (k - 1) rounds of 1 / k of the bytes; the other stages do not wait."""
+    lists, costs = build("1f1b", 4, 4), replace(uniform(4, 1.0, 2.0), tied_bytes=600)
+    cluster, k = flat(4, Link(bandwidth_bytes_per_s=10.0)), len(stages)
+    tied = with_tied_sum(lists, stages)
+    assert find_faults(tied) == ()
+    assert tied.summed_stages(Summed.TIED) == stages
+    without = simulate_lists(lists, costs, cluster)
+    ends_s = {stage: without.of_rank(stage)[-1].end_s for stage in range(4)}
+    over_s = max(ends_s[stage] for stage in stages) + 2 * (k - 1) * 600 / k / 10.0
+    for simulate in (simulate_lists, simulate_arrays):
+        steps = {span.rank: span.end_s for span in simulate(tied, costs, cluster).spans if isinstance(span.op, Step)}
+        assert steps == pytest.approx({stage: over_s if stage in stages else ends_s[stage] for stage in range(4)})
+    messages, plain = (communication_volume(lower(of), costs).num_messages for of in (tied, lists))
+    assert messages - plain == 2 * (k - 1) * k
+
+
+def test_a_repeated_batch_knows_its_tied_stages_without_its_lists():
+    once = with_tied_sum(build("1f1b", 4, 4), (0, 2, 3))
+    again = with_tied_sum(repeat(build("1f1b", 4, 4), 3), (0, 2, 3))
+    assert repeat(once, 3).summands == again.summands == again.held().summands
+    assert again.ops == repeat(once, 3).ops
+
+
+def test_lists_with_other_tied_stages_are_refused():
+    tied = with_tied_sum(build("1f1b", 4, 4))
+    assert with_tied_sum(tied, (0, 3)) is tied
+    with pytest.raises(ScheduleError, match="got tied stages 0, 2 in lists with a sum over stages 0, 3, expected the"):
+        with_tied_sum(tied, (0, 2))
 
 
 def test_generated_lists_without_steps_get_steps_and_sums():
@@ -218,7 +255,7 @@ def test_copies_sum_their_tied_gradients_each_for_itself():
 
 @pytest.mark.parametrize(("name", "reason"), [("pipedream", "a schedule with a flush"), ("avgpipe", "one model")])
 def test_stages_that_step_alone_are_not_tied(name, reason):
-    with pytest.raises(ScheduleError, match=f"got tied stages, expected {reason}.*; try 1f1b"):
+    with pytest.raises(ScheduleError, match=f"got tied stages 0, 1, expected {reason}.*; try 1f1b"):
         with_tied_sum(build(name, 2, 4))
 
 

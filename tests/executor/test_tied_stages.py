@@ -1,0 +1,168 @@
+"""Stages that share parameters: PyTorch's autograd on the module with real sharing, in float64, is the oracle."""
+
+import copy
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import pipesched
+from pipesched.executor import ExecutionError
+from pipesched.profiles.models import build_layers, make_optimizer, resolve_model, tied_stages
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Reduce, Summed
+from pipesched.schedules.transforms import replicate, with_step_barrier, with_tied_sum
+from tests.executor.pipelines import Local, even_bounds
+from tests.executor.tied_models import MODELS
+
+LISTS = {
+    "gpipe": lambda: build("gpipe", 4, 8),
+    "1f1b": lambda: build("1f1b", 4, 8),
+    "zb_h1": lambda: build("zb_h1", 4, 8),
+    "interleaved": lambda: build("interleaved", 2, 8, num_chunks=2),
+    "zbv": lambda: build("zbv", 2, 8),
+    "chimera": lambda: build("chimera", 4, 8),
+    "data_parallel": lambda: build("data_parallel", 4, 8),
+    "copies": lambda: replicate(build("1f1b", 4, 4), 2),
+    "copies of zbv": lambda: replicate(build("zbv", 2, 4), 2),
+}
+
+
+def summed(model, lists):
+    """Return the lists with the sums that the cut of the model needs, and the cut."""
+    bounds = even_bounds(len(model.layers), lists.num_stages)
+    stages = tied_stages(model, bounds)
+    return with_tied_sum(lists, stages) if stages else lists, bounds
+
+
+def whole(model, num_samples, optimizer, lr, max_norm, num_steps):
+    """Train the module with shared parameters on one batch; return its losses, and its parameters by name."""
+    module = copy.deepcopy(build_layers(model, 0, len(model.layers), seed=0, dtype=torch.float64))
+    inputs, targets = model.batch(num_samples, 0)
+    stepping, losses = make_optimizer(optimizer, list(module.parameters()), lr), []
+    for _ in range(num_steps):
+        stepping.zero_grad()
+        loss = model.loss(module(inputs), targets)
+        loss.backward()
+        if max_norm is not None:
+            assert nn.utils.clip_grad_norm_(module.parameters(), max_norm) > max_norm, "it clips"
+        stepping.step()
+        losses.append(loss.item())
+    return losses, dict(module.named_parameters(remove_duplicate=False))
+
+
+def parameters_of(run):
+    """Return all parameters of a run as (name in the model, parameter), each replica for itself."""
+    for rank in run.ranks:
+        for number, stage in rank.stages.items():
+            for name, parameter in stage.module.named_parameters(remove_duplicate=False):
+                layer, _, rest = name.partition(".")
+                yield f"{int(layer) + run.bounds[number][0]}.{rest}", parameter
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.05])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("text", MODELS.values(), ids=MODELS)
+def test_tied_stages_train_as_the_module_with_shared_parameters(text, name, optimizer, max_norm):
+    model, lists = resolve_model(text), LISTS[name]()
+    lists, bounds = summed(model, lists if max_norm is None else with_step_barrier(lists))
+    run = Local(lists, model, bounds=bounds, optimizer=optimizer, clip_grad_norm=max_norm)
+    losses = []
+    for _ in range(3):
+        run.run()
+        by_microbatch = dict(
+            loss for rank in run.ranks for stage in rank.stages.values() for loss in stage.losses().items()
+        )
+        losses.append(sum(by_microbatch.values()) / len(by_microbatch))
+    expected_losses, expected = whole(model, 16, optimizer, 0.05, max_norm, 3)
+    assert losses == pytest.approx(expected_losses, rel=1e-12)
+    trained = list(parameters_of(run))
+    assert {name for name, _ in trained} == expected.keys()
+    for name, parameter in trained:
+        torch.testing.assert_close(parameter, expected[name], rtol=0, atol=1e-12)
+
+
+def test_copies_of_a_tied_parameter_stay_equal_to_the_last_bit():
+    model = resolve_model(MODELS["three_places"])
+    lists, bounds = summed(model, replicate(build("1f1b", 4, 6), 3))
+    run = Local(lists, model, bounds=bounds, optimizer="adam").run(times=3)
+    names = {name for name, _ in parameters_of(run)}
+    for tie in model.ties:
+        places = {f"{layer}.{name}" for layer, name in tie}
+        assert places <= names
+        first, *others = (parameter for name, parameter in parameters_of(run) if name in places)
+        assert len(others) == 3 * len(places) - 1
+        assert all(torch.equal(first, other) for other in others)
+
+
+def test_a_stage_with_all_places_needs_no_sum():
+    model = resolve_model(MODELS["two_places"])
+    lists, bounds = summed(model, build("data_parallel", 2, 4))
+    assert bounds == ((0, 8),)
+    assert not lists.summed_stages(Summed.TIED)
+
+
+def test_tied_stages_without_a_sum_are_refused():
+    model = resolve_model(MODELS["three_places"])
+    message = (
+        "got stages 0, 1, 3 that share parameters, as weight of layer 0, with schedule 1f1b, expected steps that wait "
+        "for the sum of their gradients; try pipesched.schedules.transforms.with_tied_sum, or cut"
+    )
+    for lists in (build("1f1b", 4, 4), with_tied_sum(build("1f1b", 4, 4))):
+        with pytest.raises(ExecutionError, match=message):
+            Local(lists, model, bounds=even_bounds(8, 4))
+
+
+@pytest.mark.parametrize("name", ["pipedream", "pipedream_2bw", "avgpipe"])
+def test_schedules_without_a_flush_are_refused_with_advice(name):
+    model = resolve_model(MODELS["two_places"])
+    with pytest.raises(
+        ScheduleError, match=r"got tied stages 0, 1, expected .*; try 1f1b, or cut the model so that one"
+    ):
+        summed(model, build(name, 2, 4))
+
+
+def test_a_sum_that_no_stages_need_is_refused():
+    with pytest.raises(
+        ExecutionError, match="got a sum of tied stages, expected a model whose stages share parameters"
+    ):
+        Local(with_tied_sum(build("1f1b", 2, 2))).run()
+
+
+def sequential(model, num_microbatches, num_samples, seed):
+    """Return the mean loss of each micro-batch of the module in one piece, from its initial weights."""
+    module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
+    inputs, targets = (tensor.chunk(num_microbatches) for tensor in model.batch(num_samples, seed))
+    with torch.no_grad():
+        return [model.loss(module(x), y).item() for x, y in zip(inputs, targets, strict=True)]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ["1f1b", "zbv"])
+def test_runs_sum_the_gradients_of_tied_stages(name):
+    lists, asked = build(name, 2, 4), {"dtype": "float64", "microbatch_size": 2, "iterations": 1, "warmup": 0}
+    run = pipesched.run(lists, MODELS["three_places"], optimizer="sgd", lr=0.5, **asked)
+    assert run.losses == pytest.approx(sequential(resolve_model(MODELS["three_places"]), 4, 8, 0), rel=1e-12)
+    assert run.schedule.summed_stages(Summed.TIED)
+    assert sum(isinstance(span.op, Reduce) for span in run.timeline.spans) == len(run.schedule.summands[Summed.TIED])
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("is_distributed", [False, True])
+@pytest.mark.parametrize(("name", "width"), [("1f1b", 1), ("1f1b", 2), ("zbv", 1)])
+def test_training_steps_as_the_module_with_shared_parameters(name, width, is_distributed, tmp_path):
+    spec = pipesched.ScheduleSpec(name=name, num_ranks=2, num_microbatches=4, width=width)
+    trained = pipesched.train(
+        MODELS["three_places"], spec, batch_size=16, num_steps=3, optimizer="adam", lr=0.05, dtype="float64",
+        clip_grad_norm=0.05, is_distributed=is_distributed, export=tmp_path / "whole.safetensors",
+    )  # fmt: skip
+    model = resolve_model(MODELS["three_places"])
+    losses, expected = whole(model, 16, "adam", 0.05, 0.05, 3)
+    assert trained.losses == pytest.approx(losses, rel=1e-11)
+    exported = load_file(tmp_path / "whole.safetensors")
+    assert exported.keys() == expected.keys()
+    for key, tensor in exported.items():
+        torch.testing.assert_close(tensor, expected[key], rtol=0, atol=1e-12)
