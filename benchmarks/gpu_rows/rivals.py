@@ -20,7 +20,7 @@ from pipesched.executor import RunSettings
 from pipesched.executor.core import Batch, build_stages, make_batch
 from pipesched.executor.runs import local_ranks, run_local
 from pipesched.profiles import Dtype
-from pipesched.profiles.models import Model, build_layers, resolve_model, torch_dtype
+from pipesched.profiles.models import Model, build_layers, resolve_model, tensors_of, torch_dtype
 from pipesched.profiles.models.torch_names import make_optimizer
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -97,7 +97,9 @@ def _their_step(model: Model, batch: Batch, dtype: torch.dtype, device: torch.de
     stages: list[Any] = [PipelineStage(module, index, 2, device) for index, module in enumerate(modules)]
     schedule = ScheduleInterleaved1F1B(stages, NUM_MICROBATCHES, loss_fn=model.loss)
     optimizers = [make_optimizer("sgd", list(module.parameters()), LR) for module in modules]
-    x, y = (torch.cat(tuple(part)) for part in (batch.inputs, batch.targets))
+    x, y = (
+        torch.cat([tensor for value in part for tensor in tensors_of(value)]) for part in (batch.inputs, batch.targets)
+    )
 
     def step() -> None:
         schedule.step(x, target=y, losses=[])

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from pipesched.executor.core.gradients import Term
 from pipesched.executor.core.recorder import Recorder
 from pipesched.executor.core.stage import ModuleStage, Stage
 from pipesched.executor.core.streams import HostStreams, RankStreams
+from pipesched.profiles.models import Value
 from pipesched.schedules.ops import (
     Average,
     Compute,
@@ -45,16 +46,16 @@ class Transport(ABC):
     """One rank's end of its channels; a channel is a directed pair of ranks, in order."""
 
     @abstractmethod
-    def send(self, op: Send, tensor: Tensor) -> None:
-        """Post `tensor` for ``op.peer``; do not wait."""
+    def send(self, op: Send, value: Value) -> None:
+        """Post `value` for ``op.peer``; do not wait."""
 
     @abstractmethod
     def post(self, op: Recv) -> None:
         """Get ready for ``op.message`` from ``op.peer``; do not wait."""
 
     @abstractmethod
-    def take(self, message: Message) -> Tensor | None:
-        """Return the tensor of `message`, or None if the caller must give up its turn and ask again."""
+    def take(self, message: Message) -> Value | None:
+        """Return the value of `message`, or None if the caller must give up its turn and ask again."""
 
     @abstractmethod
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
@@ -85,8 +86,8 @@ def require_expected(recv: Recv, sent: Message) -> None:
 class Batch:
     """The data of one run, by micro-batch: the first stage reads inputs, the last one targets."""
 
-    inputs: Sequence[Any]
-    targets: Sequence[Any]
+    inputs: Sequence[Value]
+    targets: Sequence[Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Waiting:
         return f"rank {self.rank} at {self.op} waits for the {which}"
 
 
-Probe: TypeAlias = Callable[[Compute, Stage], Callable[[Tensor | None], None]]
+Probe: TypeAlias = Callable[[Compute, Stage], Callable[[Value | None], None]]
 """Called before a computation with op and stage; the returned function is called with its result."""
 
 
@@ -189,13 +190,13 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting | None]:
         RankFailed: An op failed, or the list cannot continue; with rank, op and micro-batch.
         RunEnded: A listener ends the run.
     """
-    tensors: dict[Message, Tensor] = {}
+    values: dict[Message, Value] = {}
     reductions: dict[int, _Reduction] = {}
     op: Op | None = None
     try:
         for index, op in enumerate(rank.ops):
             rank.at(index, op)
-            yield from _execute(rank, op, tensors, reductions, batch)
+            yield from _execute(rank, op, values, reductions, batch)
             if rank.streams.are_behind and isinstance(op, Compute | Overlap):
                 yield None
         for op in [reduction.op for reduction in reductions.values()]:
@@ -208,22 +209,22 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting | None]:
 
 
 def _execute(  # noqa: C901 -- one arm per word
-    rank: Rank, op: Op, tensors: dict[Message, Tensor], reductions: dict[int, _Reduction], batch: Batch
+    rank: Rank, op: Op, values: dict[Message, Value], reductions: dict[int, _Reduction], batch: Batch
 ) -> Iterator[Waiting]:
     mark = rank.recorder.mark
     posted = start = mark()
     match op:
         case Compute() | Overlap():
-            for message in _travelled(op, rank.num_stages, tensors):
-                while not _has_arrived(rank.transport, message, tensors):
+            for message in _travelled(op, rank.num_stages, values):
+                while not _has_arrived(rank.transport, message, values):
                     yield Waiting(rank.rank, op, message)
                 start = mark()
             with _profiled(op):
                 for part in computes(op):
-                    _compute(rank, part, tensors, batch)
+                    _compute(rank, part, values, batch)
         case Send():
             with _profiled(op):
-                rank.transport.send(op, _take_made(op, tensors))
+                rank.transport.send(op, _take_made(op, values))
         case Recv():
             with _profiled(op):
                 rank.transport.post(op)
@@ -250,26 +251,26 @@ def _execute(  # noqa: C901 -- one arm per word
     rank.recorder.add(posted, start, mark())
 
 
-def _travelled(op: Compute | Overlap, num_stages: int, tensors: Mapping[Message, Tensor]) -> Iterator[Message]:
+def _travelled(op: Compute | Overlap, num_stages: int, values: Mapping[Message, Value]) -> Iterator[Message]:
     """Yield the messages that `op` needs from other stages and that this rank has not made itself."""
     for part in computes(op):
         for message in needs_from_others(part, num_stages):
-            if message not in tensors:
+            if message not in values:
                 yield message
 
 
-def _has_arrived(transport: Transport, message: Message, tensors: dict[Message, Tensor]) -> bool:
-    """Move `message` into `tensors` if it has arrived, without a local name, which would keep it after its use."""
-    tensor = transport.take(message)
-    if tensor is not None:
-        tensors[message] = tensor
-    return tensor is not None
+def _has_arrived(transport: Transport, message: Message, values: dict[Message, Value]) -> bool:
+    """Move `message` into `values` if it has arrived, without a local name, which would keep it after its use."""
+    value = transport.take(message)
+    if value is not None:
+        values[message] = value
+    return value is not None
 
 
-def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Batch) -> None:
+def _compute(rank: Rank, op: Compute, values: dict[Message, Value], batch: Batch) -> None:
     received = target = None
     for message in needs_from_others(op, rank.num_stages):
-        received = tensors.pop(message) if uses_up(op) else tensors[message]
+        received = values.pop(message) if uses_up(op) else values[message]
     if op.phase is Phase.FORWARD:
         if op.stage == 0:
             received = batch.inputs[op.microbatch]
@@ -281,7 +282,7 @@ def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Bat
     if told is not None:
         told(result)
     if made is not None and result is not None and 0 <= made.receiver < rank.num_stages:
-        tensors[made] = result
+        values[made] = result
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +323,11 @@ def _stage(rank: Rank, index: int) -> Stage:
     return rank.stages[index]
 
 
-def _take_made(op: Send, tensors: dict[Message, Tensor]) -> Tensor:
-    if op.message not in tensors:
+def _take_made(op: Send, values: dict[Message, Value]) -> Value:
+    if op.message not in values:
         what = "activation" if op.message.payload is Payload.ACTIVATION else "gradient"
         raise ExecutionError(f"{op}: there is no such {what} to send; it was not made yet, or was sent already")
-    return tensors.pop(op.message)
+    return values.pop(op.message)
 
 
 _SILENT: AbstractContextManager[None] = nullcontext()
@@ -337,7 +338,7 @@ def _profiled(op: Op) -> AbstractContextManager[object]:
     return record_function(f"PP:{op}") if torch._C._autograd._profiler_enabled() else _SILENT  # noqa: SLF001 -- there is no public one
 
 
-def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
+def check_finite(op: Compute, stage: Stage) -> Callable[[Value | None], None]:
     """Return a `Probe` that refuses NaN and infinity in the results of `op`.
 
     Every op is checked, so the first refused op is the origin. The host waits for a GPU once after each op.
@@ -346,7 +347,7 @@ def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
         ExecutionError: By the returned function; names the tensor and the invalid value.
     """
 
-    def check(result: Tensor | None) -> None:
+    def check(result: Value | None) -> None:
         made = [*_made(op, stage, result)]
         are_finite = torch.stack([torch.isfinite(tensor).all() for _, tensor in made]).tolist() if made else []
         for (name, tensor), is_finite in zip(made, are_finite, strict=True):
@@ -360,11 +361,13 @@ def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
     return check
 
 
-def _made(op: Compute, stage: Stage, result: Tensor | None) -> Iterator[tuple[str, Tensor]]:
+def _made(op: Compute, stage: Stage, result: Value | None) -> Iterator[tuple[str, Tensor]]:
     """Yield the results of `op` with their names."""
     is_forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
-    if result is not None and result.is_floating_point():
-        yield ("the output" if is_forward else "the gradient of the input"), result.detach()
+    name = "the output" if is_forward else "the gradient of the input"
+    for place, tensor in enumerate((result,) if isinstance(result, Tensor) else result or ()):
+        if tensor is not None and tensor.is_floating_point():
+            yield name if isinstance(result, Tensor) else f"tensor {place} of {name}", tensor.detach()
     if not isinstance(stage, ModuleStage):
         return
     if op.phase is Phase.FORWARD and stage.last_loss is not None:

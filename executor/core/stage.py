@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never, final
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, final
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,17 @@ from pipesched.executor.core.elastic_averager import ElasticAverager
 from pipesched.executor.core.gradients import Clipping, GradientMean, SquaredNorm, StageTies, Term, buckets
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.weight_versions import Weights
-from pipesched.profiles.models import ModuleState, in_states, module_states
+from pipesched.profiles.models import (
+    ModuleState,
+    Value,
+    detached,
+    in_states,
+    is_value,
+    kept_state,
+    mapped,
+    module_states,
+    tensors_of,
+)
 from pipesched.schedules.ops import Average, Compute, Phase, Reduce, Step, Summed
 
 States: TypeAlias = Sequence[ModuleState]
@@ -55,10 +65,10 @@ class ForwardStates:
 if TYPE_CHECKING:
     from pipesched.profiles.measuring import Rest
 
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Loss: TypeAlias = Callable[[Any, Any], Tensor]
 """A function that maps (output, target) of one micro-batch to its mean loss, a scalar."""
 
-OnLoss: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], None]
+OnLoss: TypeAlias = Callable[[int, Any, Value, Tensor], None]
 """Called with micro-batch, output, target and loss after each forward of the last stage."""
 
 _BACKWARD_TAKES_EDGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
@@ -77,8 +87,10 @@ class Stage(ABC):
         """Call `note` at the memory peaks inside an op."""
 
     @abstractmethod
-    def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
-        """Run `op` and return its output tensor.
+    def compute(self, op: Compute, received: Value | None, target: Value | None) -> Value | None:
+        """Run `op` and return its output.
+
+        A gradient has a place for each tensor of its value: None if the tensor requires no gradient.
 
         Args:
             op: The computation.
@@ -116,27 +128,36 @@ class Stage(ABC):
         return {}
 
 
+_Start: TypeAlias = Tensor | GradientEdge
+"""The start of a backward: an output, or the graph without the output, which may be freed once it was sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """The state of a forward for the backward: autograd starts from the output; None if the stage learns nothing."""
+    """The state of a forward for the backward.
 
-    x: Tensor
-    output: Tensor | GradientEdge | None
+    Attributes:
+        x: The input, without the tensors of a tuple that require no gradient.
+        starts: The start at the output, or one for each tensor of the output; None if it depends on nothing learned.
+    """
+
+    x: Value
+    starts: _Start | list[_Start | None] | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """The state from the input-gradient pass (I) to W on the first stage: the whole backward."""
+    """The state from the input-gradient pass (I) to W if no input requires a gradient: the whole backward."""
 
-    output: Tensor | GradientEdge | None
-    gradient: Tensor | None
+    starts: Sequence[_Start]
+    gradients: Sequence[Tensor]
 
 
 class ModuleStage(Stage):
     """A stage of real layers, which computes on tensors.
 
     Args:
-        module: The layers; one tensor in, one tensor out.
+        module: The layers; one value in, one value out.
         weights: The versions of the module's parameters.
         optimizer: Optimizer of the module's parameters, or None without parameters.
         loss: Loss function, on the last stage.
@@ -187,7 +208,8 @@ class ModuleStage(Stage):
         self.first_reference: Sequence[Tensor] | None = None
         self.first_microbatch = 0
         self.parameters = tuple(parameter for parameter in module.parameters() if parameter.requires_grad)
-        self._inputs: dict[int, tuple[Tensor, Tensor | None, States]] = {}  # from F to R
+        self._inputs: dict[int, tuple[Value, Value | None, States]] = {}  # from F to R
+        self._learns: tuple[bool, ...] | None = None  # for each tensor of the output, if an R follows F
         self._states = ForwardStates(module)
         self._saved: dict[int, _Graph] = {}  # from F, or R, to B or I
         self._halves: dict[int, Rest | _Whole] = {}  # from I to W
@@ -211,11 +233,11 @@ class ModuleStage(Stage):
         self._mean = mean
         self._recomputed = recomputed
 
-    def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
+    def compute(self, op: Compute, received: Value | None, target: Value | None) -> Value | None:
         match op.phase:
             case Phase.FORWARD:
                 assert received is not None, "a forward has an input"
-                return self._forward(op, received.detach(), target)
+                return self._forward(op, self._leaves(received), target)
             case Phase.RECOMPUTE:
                 return self._recompute(op)
             case Phase.BACKWARD:
@@ -280,91 +302,118 @@ class ModuleStage(Stage):
     def losses(self) -> dict[int, float]:
         return {microbatch: loss.item() for microbatch, loss in self._losses.items()}
 
-    def _forward(self, op: Compute, x: Tensor, target: Tensor | None) -> Tensor | None:
+    def try_forward(self, x: Value) -> object:
+        """Return the output for an input as a forward gives it, and leave no trace in the stage."""
+        with kept_state(self.module), torch.enable_grad():
+            output = self.module(self._leaves(x))
+        return detached(output) if isinstance(output, Tensor | tuple) else output
+
+    def _leaves(self, received: Value) -> Value:
+        """Return the input as leaves of the stage's graph, which require gradients if the sender learns from them."""
+        needs = self._needs_input_gradient
+        if isinstance(received, Tensor):  # it requires one even if the sender learns nothing
+            x = received.detach()
+            return x.requires_grad_() if needs and x.is_floating_point() else x
+        return mapped(lambda tensor: tensor.detach().requires_grad_(needs and tensor.requires_grad), received)
+
+    def _forward(self, op: Compute, x: Value, target: Value | None) -> Value | None:
         if op.microbatch in self._recomputed:
             output, y = self._forward_once(op, x, target)
         else:
             output, y = self._run(op, x, target)
-            self._saved[op.microbatch] = _Graph(x, _graph_of(y))
+            self._saved[op.microbatch] = _graph_of(x, y)
         if self._loss is None:
-            return output.detach()
+            return detached(output)
         assert target is not None, "the last stage has a target"
+        assert isinstance(y, Tensor), "a loss is one tensor"
         self._a_loss = loss = y.detach().clone()  # mse_loss leaves a scalar in a storage of all terms
         if self._on_loss is None:
             self._losses[op.microbatch] = loss
         else:
-            self._on_loss(self.first_microbatch + op.microbatch, output.detach(), target, loss)
+            shown = output.detach() if isinstance(output, Tensor) else output
+            self._on_loss(self.first_microbatch + op.microbatch, shown, target, loss)
         return None
 
-    def _forward_once(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _forward_once(self, op: Compute, x: Value, target: Value | None) -> tuple[Any, Value]:
         """Run a forward that keeps only its input, for the R that follows."""
-        before = x._version  # noqa: SLF001 -- as autograd looks at it
+        before = [tensor._version for tensor in tensors_of(x)]  # noqa: SLF001 -- as autograd looks at it
         states = self._states.now()
         with torch.no_grad():
-            made = self._run(op, x, target)
-        if x._version != before:  # noqa: SLF001
+            output, y = self._run(op, x, target)
+        if [tensor._version for tensor in tensors_of(x)] != before:  # noqa: SLF001
             raise ExecutionError(f"{op}: the stage changed its input in place, which R needs; let it make a new tensor")
         self._inputs[op.microbatch] = (x, target, self._states.after(states))
-        return made
+        if self._loss is None and isinstance(output, tuple):
+            output = y = self._marked(x, output)
+        return output, y
 
-    def _recompute(self, op: Compute) -> Tensor:
+    def _marked(self, x: Value, output: tuple[Tensor | None, ...]) -> Value:
+        """Return an output that was made without a graph; its tensors require gradients as if they had one."""
+        if self._learns is None:
+            tried = self.try_forward(x)
+            assert isinstance(tried, tuple), "as the output"
+            self._learns = tuple(tensor is not None and tensor.requires_grad for tensor in tried)
+        return tuple(
+            None if tensor is None else tensor.detach().requires_grad_(learns)
+            for tensor, learns in zip(output, self._learns, strict=True)
+        )
+
+    def _recompute(self, op: Compute) -> Value:
         """Recompute a forward; return its output for probes, which no message carries."""
         x, target, states = _pop(self._inputs, op, "forward")
         with in_states(states):
             _, y = self._run(op, x, target)
-        self._saved[op.microbatch] = _Graph(x, _graph_of(y))
-        return y.detach()
+        self._saved[op.microbatch] = _graph_of(x, y)
+        return detached(y)
 
-    def _run(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _run(self, op: Compute, x: Value, target: Value | None) -> tuple[Any, Value]:
         """Return the stage's output and the start of its backward: the output, or the loss on the last stage."""
-        if self._needs_input_gradient:
-            x.requires_grad_()
         number = self.first_microbatch + op.microbatch
         with self.weights.forward(op), self._draws.of(number) if self._draws else _NOTHING:
             output = self.module(x)
-            if not isinstance(output, Tensor):
-                raise ExecutionError(
-                    f"{op}: the stage returned {type(output).__name__}, expected one tensor; a skip connection must "
-                    "begin and end within one stage"
-                )
             if self._loss is None:
-                return output, output
+                return output, _require_value(op, output)
             assert target is not None, "the last stage has a target"
             return output, self._loss(output, target)
 
-    def _backward(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
+    def _backward(self, op: Compute, gradient: Value | None) -> Value | None:
         graph = _pop(self._saved, op, "forward")
         with self.weights.backward(op):
-            _run_backward(graph.output, self._seeded(op, gradient))
-        return graph.x.grad
+            _run_backward(*_seeds(graph, self._seeded(op, gradient)))
+        return self._input_gradient(graph.x)
 
-    def _backward_input(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
+    def _backward_input(self, op: Compute, gradient: Value | None) -> Value | None:
         graph = _pop(self._saved, op, "forward")
-        gradient = self._seeded(op, gradient)
+        starts, gradients = _seeds(graph, self._seeded(op, gradient))
+        inputs = [tensor for tensor in tensors_of(graph.x) if tensor.requires_grad]
         with self.weights.backward(op):
-            if not self._needs_input_gradient:
-                self._halves[op.microbatch] = _Whole(graph.output, gradient)
-                return None
-            from pipesched.profiles.measuring import run_input_pass
+            if not inputs or not starts:
+                self._halves[op.microbatch] = _Whole(starts, gradients)
+            else:
+                from pipesched.profiles.measuring import run_input_pass
 
-            assert graph.output is not None, "it depends on x, which requires a gradient"
-            assert gradient is not None, "the next stage has sent one"
-            self._halves[op.microbatch] = run_input_pass([graph.output], [gradient], [graph.x], self.parameters)
-        # the rest of the graph holds x, and must not hold its gradient
-        result, graph.x.grad = graph.x.grad, None
-        return result
+                self._halves[op.microbatch] = run_input_pass(starts, gradients, inputs, self.parameters)
+        return self._input_gradient(graph.x)
+
+    def _input_gradient(self, x: Value) -> Value | None:
+        """Return the gradient of a stage's input, which no longer holds it; None on the first stage."""
+        if not self._needs_input_gradient:
+            return None
+        if isinstance(x, Tensor):
+            return _taken_gradient(x) if x.requires_grad else (None,)
+        return mapped(_taken_gradient, x)
 
     def _backward_weight(self, op: Compute) -> None:
         half = _pop(self._halves, op, "I")
         with self.weights.backward(op):
             if isinstance(half, _Whole):
-                _run_backward(half.output, half.gradient)
+                _run_backward(half.starts, half.gradients)
                 return
             from pipesched.profiles.measuring import run_weight_pass
 
             run_weight_pass(half, self.parameters)
 
-    def _seeded(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
+    def _seeded(self, op: Compute, gradient: Value | None) -> Value | None:
         """Return the gradient at the start of the backward; on the last stage the micro-batch's share of the mean."""
         if self._loss is None:
             return gradient
@@ -379,13 +428,56 @@ def _pop(left: dict[int, _Left], op: Compute, what: str) -> _Left:
     return left.pop(op.microbatch)
 
 
-def _run_backward(output: Tensor | GradientEdge | None, gradient: Tensor | None) -> None:
-    if output is not None:
-        torch.autograd.backward(output, gradient)
+def _require_value(op: Compute, output: object) -> Value:
+    """Refuse an output that no message can carry."""
+    if is_value(output):
+        return output
+    got = type(output).__name__
+    if isinstance(output, tuple):
+        got += f" of {', '.join(type(part).__name__ for part in output)}"
+    raise ExecutionError(
+        f"{op}: the stage returned {got}, expected a tensor, or a tuple of tensors and None; let its last layer return "
+        "one"
+    )
 
 
-def _graph_of(y: Tensor) -> Tensor | GradientEdge | None:
-    """Return the start of a backward: the graph without the output, which may be freed once it was sent."""
+def _graph_of(x: Value, y: Value) -> _Graph:
+    if isinstance(x, tuple):
+        x = tuple(tensor if tensor is not None and tensor.requires_grad else None for tensor in x)
+    if isinstance(y, Tensor):
+        return _Graph(x, _start_of(y))
+    return _Graph(x, [None if tensor is None else _start_of(tensor) for tensor in y])
+
+
+def _start_of(y: Tensor) -> _Start | None:
     if not y.requires_grad:
         return None  # a first stage without parameters has nothing to learn
     return get_gradient_edge(y) if _BACKWARD_TAKES_EDGES else y
+
+
+def _seeds(graph: _Graph, gradient: Value | None) -> tuple[list[_Start], list[Tensor]]:
+    """Return the starts of a backward that a gradient has arrived for, and these gradients."""
+    starts, gradients = graph.starts, gradient
+    if not isinstance(starts, list):  # an edge is a tuple
+        if starts is None:
+            return [], []
+        assert isinstance(gradients, Tensor), "the next stage has sent one"
+        return [starts], [gradients]
+    assert isinstance(gradients, tuple), "a gradient has a place for each tensor"
+    pairs = [
+        (start, arrived)
+        for start, arrived in zip(starts, gradients, strict=True)
+        if start is not None and arrived is not None
+    ]
+    return [start for start, _ in pairs], [arrived for _, arrived in pairs]
+
+
+def _run_backward(starts: Sequence[_Start], gradients: Sequence[Tensor]) -> None:
+    if starts:
+        torch.autograd.backward(starts, gradients)  # type: ignore[arg-type]  # of one kind
+
+
+def _taken_gradient(x: Tensor) -> Tensor:
+    """Return the gradient of a leaf, which no longer holds it; zeros if nothing depends on the leaf."""
+    gradient, x.grad = x.grad, None
+    return torch.zeros_like(x) if gradient is None else gradient

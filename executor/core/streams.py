@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pipesched.executor import NOBODY, ExecutionError
+from pipesched.profiles.models import Value, mapped, tensors_of
 
 Signal: TypeAlias = Any
 """A torch.cuda.Event of any device; None on a CPU, where the work is over when its call returns."""
@@ -48,13 +49,13 @@ class RankStreams(ABC):
         """Let later ops begin after `event`, an event of rank `whom`, or of `EVERYBODY`."""
 
     @abstractmethod
-    def fetch(self, tensor: Tensor, ready: Signal, peer: int) -> tuple[Tensor, Signal]:
-        """Copy a tensor of `peer` to the rank's device, beside its ops.
+    def fetch(self, value: Value, ready: Signal, peer: int) -> tuple[Value, Signal]:
+        """Copy the tensors of a value of `peer` to the rank's device, beside its ops.
 
         Args:
-            tensor: The peer's tensor; its memory is not reused before the copy.
-            ready: Event behind the ops that write to `tensor`.
-            peer: The rank that has made `tensor`.
+            value: The peer's value; the memory of its tensors is not reused before the copy.
+            ready: Event behind the ops that write to these tensors.
+            peer: The rank that has made `value`.
 
         Returns:
             The copy, and the event behind it.
@@ -78,8 +79,8 @@ class HostStreams(RankStreams):
     def wait(self, event: Signal, whom: int) -> None:
         """Do nothing."""
 
-    def fetch(self, tensor: Tensor, ready: Signal, peer: int) -> tuple[Tensor, Signal]:  # noqa: ARG002
-        return tensor, ready
+    def fetch(self, value: Value, ready: Signal, peer: int) -> tuple[Value, Signal]:  # noqa: ARG002
+        return value, ready
 
     def synchronize(self) -> None:
         """Do nothing."""
@@ -122,14 +123,23 @@ class CudaStreams(RankStreams):
         self._stream.wait_event(event)
         self.on_wait(NOBODY)
 
-    def fetch(self, tensor: Tensor, ready: Signal, peer: int) -> tuple[Tensor, Signal]:
+    def fetch(self, value: Value, ready: Signal, peer: int) -> tuple[Value, Signal]:
+        tensors = tensors_of(value)
         # torch copies between GPUs on the current stream of the source, which the current one of the target waits for
-        source, target = self._copies(peer, tensor.device), self._copies(peer, self._device)
+        source = self._copies(peer, tensors[0].device if tensors else self._device)
+        target = self._copies(peer, self._device)
+
+        def copied(tensor: Tensor) -> Tensor:
+            copy = torch.empty_like(tensor, device=self._device).copy_(tensor.detach(), non_blocking=True)
+            return copy.requires_grad_(tensor.requires_grad)
+
         source.wait_event(ready)
         with self._cuda.stream(source), self._cuda.stream(target):
-            copy = torch.empty_like(tensor, device=self._device).copy_(tensor, non_blocking=True)
-        self._keep(tensor, source)
-        self._keep(copy, self._stream)
+            copy = mapped(copied, value)
+        for tensor in tensors:
+            self._keep(tensor, source)
+        for tensor in tensors_of(copy):
+            self._keep(tensor, self._stream)
         done = self._cuda.Event()
         done.record(target)
         return copy, done

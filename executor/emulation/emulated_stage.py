@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
 
 from pipesched.executor import ExecutionError, How
 from pipesched.executor.core import Stage, Term, buckets
 from pipesched.profiles.costs import StageCosts, shared_slowdown
+from pipesched.profiles.models import Value
 from pipesched.schedules.common import LONGEST_S
 from pipesched.schedules.ops import Average, Compute, Op, Phase, Reduce, Step, gives, stages_of
 from pipesched.schedules.weights import stashing_steps
@@ -58,7 +58,7 @@ class EmulatedStage(Stage):
     def begin(self) -> None:
         self._num_steps = 0
 
-    def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:  # noqa: ARG002 -- time is all it takes
+    def compute(self, op: Compute, received: Value | None, target: Value | None) -> Value | None:  # noqa: ARG002 -- time is all it takes
         self._spend(self._costs.seconds(op))
         return self._outputs.get(op.phase)
 

@@ -38,6 +38,7 @@ from pipesched.executor.core import PendingReduction, Transport
 from pipesched.executor.emulation.emulated_stage import wait_until
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts, reduction_of
+from pipesched.profiles.models import Value
 from pipesched.schedules import Schedule
 from pipesched.schedules.common import LONGEST_S
 from pipesched.schedules.ops import Message, PostOp, Recv, Reduce, Send
@@ -223,22 +224,22 @@ class ThrottledTransport(Transport):
         self._meetings = Meetings()
         self._incoming: dict[Message, ThrottledRoute] = {}
 
-    def send(self, op: Send, tensor: Tensor) -> None:
+    def send(self, op: Send, value: Value) -> None:
         route = self._route_of(op)
-        self._post(route, route.hand_over_ns[0], partial(self._inner.send, op, tensor))
+        self._post(route, route.hand_over_ns[0], partial(self._inner.send, op, value))
 
     def post(self, op: Recv) -> None:
         route = self._incoming[op.message] = self._route_of(op)
         self._post(route, route.hand_over_ns[1], partial(self._inner.post, op))
 
-    def take(self, message: Message) -> Tensor | None:
-        tensor = self._inner.take(message)
-        if tensor is not None:
+    def take(self, message: Message) -> Value | None:
+        value = self._inner.take(message)
+        if value is not None:
             route = self._incoming.pop(message)
             self._wait(route)
             if route.hand_over_ns[2]:
                 wait_until(time.perf_counter() + route.hand_over_ns[2] / 1e9)
-        return tensor
+        return value
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
         route = self._route_of(op)

@@ -26,6 +26,7 @@ from pipesched.executor.core import (
     check_finite,
     lists_of,
 )
+from pipesched.profiles.models import Value, tensors_of
 from pipesched.schedules import Schedule
 from pipesched.schedules.common import shown
 from pipesched.schedules.formats import fill_disk
@@ -180,18 +181,18 @@ class LossyTransport(Transport):
         self._left = left
         self._on_loss = on_loss
 
-    def send(self, op: Send, tensor: Tensor) -> None:
+    def send(self, op: Send, value: Value) -> None:
         if op.peer in self._left:
             if not self._left[op.peer]:
                 self._on_loss()
                 return
             self._left[op.peer] -= 1
-        self._inner.send(op, tensor)
+        self._inner.send(op, value)
 
     def post(self, op: Recv) -> None:
         self._inner.post(op)
 
-    def take(self, message: Message) -> Tensor | None:
+    def take(self, message: Message) -> Value | None:
         return self._inner.take(message)
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
@@ -252,10 +253,10 @@ class Interference:
 def _in_turn(first: Probe, second: Probe | None) -> Probe:
     """Return a probe that applies two probes in order: the second one sees the changes of the first."""
 
-    def probe(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
+    def probe(op: Compute, stage: Stage) -> Callable[[Value | None], None]:
         parts = [part(op, stage) for part in (first, second) if part is not None]
 
-        def told(result: Tensor | None) -> None:
+        def told(result: Value | None) -> None:
             for tell in parts:
                 tell(result)
 
@@ -308,14 +309,14 @@ class _OwnFaults:
             case _:
                 assert_never(fault.kind)
 
-    def probe(self, op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
+    def probe(self, op: Compute, stage: Stage) -> Callable[[Value | None], None]:
         """Return a function that, at the end of the computation, delays it or fills its result with NaN."""
         begun_s = time.perf_counter()
         hook = None
         if self._is_nan and isinstance(stage, ModuleStage) and op.phase in (Phase.FORWARD, Phase.RECOMPUTE):
             hook = stage.module.register_forward_hook(_spoil)  # so that a loss, and all that follows, is NaN too
 
-        def change(result: Tensor | None) -> None:
+        def change(result: Value | None) -> None:
             if hook is not None:
                 hook.remove()
             elif self._is_nan:
@@ -327,12 +328,18 @@ class _OwnFaults:
 
 
 def _spoil(module: object, arguments: object, output: object) -> object:  # noqa: ARG001 -- as torch calls it
-    return output * math.nan if isinstance(output, Tensor) else output
+    if isinstance(output, tuple):
+        return tuple(_spoiled(part) for part in output)
+    return _spoiled(output)
 
 
-def _fill_with_nan(result: Tensor | None, stage: Stage) -> None:
+def _spoiled(part: object) -> object:
+    return part * math.nan if isinstance(part, Tensor) and part.is_floating_point() else part
+
+
+def _fill_with_nan(result: Value | None, stage: Stage) -> None:
     """Fill the results of a backward pass with NaN: the gradients of its input and of its parameters."""
-    gradients = [] if result is None else [result.detach()]
+    gradients = [] if result is None else [tensor.detach() for tensor in tensors_of(result)]
     if isinstance(stage, ModuleStage):
         gradients += [parameter.grad for parameter in stage.parameters if parameter.grad is not None]
     for gradient in gradients:

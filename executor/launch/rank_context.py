@@ -51,11 +51,11 @@ from pipesched.executor.launch.meeting import (
 from pipesched.executor.launch.rank_device import Neighbours, RankDevice, placed, ranks_of_processes
 from pipesched.executor.launch.run_spec import RunSpec, Train
 from pipesched.executor.transport import (
+    BoundaryShape,
     Groups,
     NcclTransport,
     ProcessGroupTransport,
     RankChannels,
-    TensorShape,
     nccl_environment,
 )
 from pipesched.profiles import MessagePrecision
@@ -98,7 +98,7 @@ class RankContext:
         self,
         schedule: Schedule,
         stages: Mapping[int, Stage],
-        shapes: Mapping[int, TensorShape],
+        shapes: Mapping[int, BoundaryShape],
         recorder: Recorder,
         at: Callable[[int, Op], None] = lambda index, op: None,  # noqa: ARG005 -- nobody need listen
         compression: MessagePrecision | None = None,
@@ -108,7 +108,7 @@ class RankContext:
         Args:
             schedule: Lowered if its lists are in memory.
             stages: The stages of the rank.
-            shapes: Shapes of the tensors that cross the boundaries between stages.
+            shapes: Shapes of the values that cross the boundaries between stages.
             recorder: Recorder of the rank.
             at: Called before each op with its position in the list and the op.
             compression: Compression of the messages between stages.
@@ -130,7 +130,7 @@ class RankContext:
         self,
         schedule: Schedule,
         lists: Mapping[int, Iterable[Op]],
-        shapes: Mapping[int, TensorShape],
+        shapes: Mapping[int, BoundaryShape],
         compression: MessagePrecision | None,
     ) -> Transport:
         """Return the transport of this rank; all ranks call this together."""

@@ -37,7 +37,7 @@ from pipesched.executor.emulation import (
 from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts, shared_file
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.runs.rank_job import RankJob, RankListener
-from pipesched.executor.transport import TensorShape, emulated_shapes
+from pipesched.executor.transport import BoundaryShape, emulated_shapes
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
 from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
@@ -114,13 +114,13 @@ class MeasuringJob(RankJob[Measured]):
         """Largest real size of an emulated tensor."""
         return sys.maxsize if self._cluster is None else MOST_BYTES
 
-    def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
+    def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, BoundaryShape]:
         if self._job.emulate is not None:
             return emulated_shapes(self._job.emulate, self._most_bytes)
         return super().shapes(context, stages, batch)
 
     def work(
-        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, BoundaryShape]
     ) -> None:
         job = self._job
         meter = make_meter(context.device) if job.emulate is None else None  # emulated stages hold nothing

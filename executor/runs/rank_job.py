@@ -16,7 +16,7 @@ from pipesched.executor import starting, waits_told_to, writing
 from pipesched.executor.core import Batch, DevicePosition, Stage, lists_of, polled
 from pipesched.executor.launch import Gate, LeaveRequest, PageRow, RankContext, RunSpec, references
 from pipesched.executor.training import Scores, save_stages
-from pipesched.executor.transport import TensorShape, find_shapes
+from pipesched.executor.transport import BoundaryShape, find_shapes
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Op
 
@@ -98,13 +98,13 @@ class RankJob(ABC, Generic[_Result]):
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         """Return the stages of the rank, and their input data."""
 
-    def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
-        """Return the shapes of the tensors between stages; all ranks call this together."""
+    def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, BoundaryShape]:
+        """Return the shapes of the values between stages; all ranks call this together."""
         return find_shapes(self.lists, context.rank, stages, batch.inputs[0] if 0 in stages else None)
 
     @abstractmethod
     def work(
-        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, BoundaryShape]
     ) -> None:
         """Run the lists; all ranks call this together."""
 
@@ -141,7 +141,7 @@ class RankJob(ABC, Generic[_Result]):
             gc.unfreeze()  # in a user's process all that was there before goes on too
 
     def _work(
-        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, BoundaryShape]
     ) -> None:
         """Run the lists, with the references if there are any, and save the weights if requested."""
         is_real = not self.spec.is_emulated

@@ -28,7 +28,7 @@ from pipesched.executor.runs.training_job import TrainingDriver, TrainingJob
 from pipesched.executor.runs.training_parts import TrainingPart, TrainingParts
 from pipesched.executor.runs.training_setup import TrainingSetup, training_of
 from pipesched.executor.training import BATCHES, AdvancePolicy, LossHistory, Trained
-from pipesched.executor.transport import TensorShape
+from pipesched.executor.transport import BoundaryShape
 from pipesched.profiles.models import Model
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Op, Step
@@ -62,7 +62,7 @@ class RankTraining(RankJob[Trained]):
         context: RankContext,
         stages: Mapping[int, Stage],
         batch: Batch,  # noqa: ARG002 -- each part has its own
-        shapes: Mapping[int, TensorShape],
+        shapes: Mapping[int, BoundaryShape],
     ) -> None:
         driver = _RankDriver(self._training, self._parts, context, stages, shapes, self.listener)
         self._is_paused = self._job.run(driver, self.listener.is_asked)
@@ -92,7 +92,7 @@ class _RankDriver(TrainingDriver):
         parts: TrainingParts,
         context: RankContext,
         stages: Mapping[int, Stage],
-        shapes: Mapping[int, TensorShape],
+        shapes: Mapping[int, BoundaryShape],
         listener: RankListener,
     ) -> None:
         self._training, self._parts, self._context = training, parts, context

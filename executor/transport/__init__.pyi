@@ -1,4 +1,6 @@
+from .boundary_shapes import BoundaryShape as BoundaryShape
 from .boundary_shapes import TensorShape as TensorShape
+from .boundary_shapes import TupleShape as TupleShape
 from .boundary_shapes import emulated_shapes as emulated_shapes
 from .boundary_shapes import find_shapes as find_shapes
 from .channel_ends import RankChannels as RankChannels

@@ -1,12 +1,14 @@
-"""The shape of every tensor that crosses a boundary between stages, found by one forward on a sample."""
+"""The shape of every value that crosses a boundary between stages, found by one forward on a sample."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import chain, islice
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -16,89 +18,15 @@ from pipesched.executor import ExecutionError, waiting_for
 from pipesched.executor.core import ModuleStage, Stage
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.models import kept_state, torch_dtype
+from pipesched.profiles.models import Value, tensors_of, torch_dtype
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Message, Payload
 
-_DTYPES = tuple(map(torch_dtype, DTYPES))
-_MAX_DIMENSIONS = 8
-
-
-def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[int, TensorShape]:
-    """Return the shapes of emulated messages: the bytes in `costs`, but not more than `most_bytes`."""
-    return {
-        index: TensorShape((min(most_bytes, costs.message_bytes(Message(Payload.ACTIVATION, index, 0))),), torch.uint8)
-        for index in range(costs.num_stages)
-    }
-
-
-def find_shapes(
-    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Tensor | None
-) -> dict[int, TensorShape]:
-    """Return the shape of every stage's output but the last's; all ranks call this together.
-
-    Stage by stage, the lowest rank that holds it runs it on a sample of the right shape, without gradients, and tells
-    the others. The stage is as before afterwards.
-
-    Args:
-        stages: The stages that the rank holds.
-        sample: Inputs of one micro-batch; a rank without stage 0 needs none.
-
-    Raises:
-        ExecutionError: A stage gives anything but one floating-point tensor.
-    """
-    shapes: dict[int, TensorShape] = {}
-    for index in range(schedule.num_stages - 1):
-        owner = next(r for r in range(schedule.num_ranks) if index in schedule.stages_on(r))
-        header = torch.zeros(2 + 2 * _MAX_DIMENSIONS, dtype=torch.int64)
-        if owner == rank:
-            stage = stages[index]
-            assert isinstance(stage, ModuleStage)
-            x = sample if index == 0 else _zeros(shapes[index - 1], _device_of(stage.module))
-            assert x is not None, "who holds stage 0 has a sample"
-            header = _header(index, _try(index, stage, x))
-        with waiting_for(f"rank {owner} to say what stage {index} gives", owner):
-            dist.broadcast(header, owner)
-        shapes[index] = _shape(header)
-    return shapes
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    """Return the device of a stage; the CPU if it holds no tensor: its output is the same everywhere."""
-    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
-
-
-def _zeros(shape: TensorShape, device: torch.device) -> Tensor:
-    return shape.of(torch.zeros(shape.num_elements, dtype=shape.dtype, device=device))
-
-
-def _try(index: int, stage: ModuleStage, x: Tensor) -> object:
-    try:
-        with torch.no_grad(), kept_state(stage.module):
-            y: object = stage.module(x)
-    except Exception as error:  # a user's layer may raise anything
-        message = " ".join(str(error).split())[:200]
-        raise ExecutionError(
-            f"stage {index}: got {type(error).__name__} ({message}) for an input of {tuple(x.shape)}, "
-            "expected it to run; mend the model"
-        ) from error
-    return y
-
-
-def _header(index: int, y: object) -> Tensor:
-    if not isinstance(y, Tensor) or y.dtype not in _DTYPES or y.dim() > _MAX_DIMENSIONS:
-        got = f"a tensor of {y.dtype}, {y.dim()} dimensions" if isinstance(y, Tensor) else type(y).__name__
-        raise ExecutionError(f"stage {index} gives {got}, expected one floating-point tensor; cut the model elsewhere")
-    like = torch.empty_like(y)  # without gaps, and else as it lies
-    strides = [0] * y.dim() if like.is_contiguous() else like.stride()
-    rest = [0] * (_MAX_DIMENSIONS - y.dim())
-    return torch.tensor([_DTYPES.index(y.dtype), y.dim(), *y.shape, *rest, *strides, *rest], dtype=torch.int64)
-
-
-def _shape(header: Tensor) -> TensorShape:
-    dtype, dimensions, *rest = header.tolist()
-    strides = tuple(rest[_MAX_DIMENSIONS:][:dimensions])
-    return TensorShape(tuple(rest[:dimensions]), _DTYPES[dtype], strides if any(strides) else None)
+_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_DTYPES = (*map(torch_dtype, DTYPES), *_INTEGERS)
+_ABSENT = -1
+_ALIGNED = 16
+"""Alignment of each tensor in a message of several [bytes]; also the fewest bytes of such a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,25 +35,248 @@ class TensorShape:
 
     Attributes:
         strides: Memory layout without gaps, at both ends (default: row by row).
+        requires_grad: Whether a gradient travels back.
     """
 
     size: tuple[int, ...]
     dtype: torch.dtype
     strides: tuple[int, ...] | None = None
+    requires_grad: bool = True
 
     @property
     def num_elements(self) -> int:
         """The number of elements of the tensor."""
         return math.prod(self.size)
 
-    def flat(self, tensor: Tensor) -> Tensor:
-        """Return the elements of `tensor` in the order of `strides`, in one dimension; copy if the layout differs."""
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the tensor."""
+        return self.num_elements * self.dtype.itemsize
+
+    @property
+    def gradient(self) -> BoundaryShape:
+        """The shape of the gradient."""
+        return self if self.requires_grad else TupleShape((None,))
+
+    def fits(self, value: Value) -> bool:
+        """Return whether `value` is a tensor of this shape and type."""
+        return isinstance(value, Tensor) and (tuple(value.shape), value.dtype) == (self.size, self.dtype)
+
+    def flat(self, value: Value) -> Tensor:
+        """Return the elements of a tensor in the order of `strides`, in one dimension; copy if the layout differs."""
+        assert isinstance(value, Tensor), "it fits"
         if self.strides is None:
-            return tensor.contiguous().view(-1)
-        if tensor.stride() != self.strides:
-            tensor = tensor.new_empty_strided(self.size, self.strides).copy_(tensor)
-        return tensor.as_strided((self.num_elements,), (1,))
+            return value.contiguous().view(-1)
+        if value.stride() != self.strides:
+            value = value.new_empty_strided(self.size, self.strides).copy_(value)
+        return value.as_strided((self.num_elements,), (1,))
 
     def of(self, flat: Tensor) -> Tensor:
         """Return the tensor that `flat` holds, in the same memory."""
         return flat.view(self.size) if self.strides is None else flat.as_strided(self.size, self.strides)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}, {self.size}"
+
+
+@dataclass(frozen=True)
+class TupleShape:
+    """The shape of a tuple of tensors, which crosses a boundary as one message of bytes.
+
+    The tensors stand one after the other in the message, each at a multiple of `_ALIGNED` bytes.
+
+    Attributes:
+        parts: The shape of each tensor, or None for an absent one.
+    """
+
+    parts: tuple[TensorShape | None, ...]
+
+    dtype = torch.uint8
+
+    @cached_property
+    def num_elements(self) -> int:
+        """The bytes of the message."""
+        return max(self._begins[-1], _ALIGNED)
+
+    @cached_property
+    def gradient(self) -> TupleShape:
+        """The shape of the gradient: only of tensors that require one."""
+        return TupleShape(tuple(part if part is not None and part.requires_grad else None for part in self.parts))
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The first byte of each part, and the end of the last one."""
+        begins = [0]
+        for part in self.parts:
+            begins.append(begins[-1] + (0 if part is None else math.ceil(part.num_bytes / _ALIGNED) * _ALIGNED))
+        return begins
+
+    def fits(self, value: Value) -> bool:
+        """Return whether `value` is a tuple of such tensors."""
+        if not isinstance(value, tuple) or len(value) != len(self.parts):
+            return False
+        return all(
+            tensor is None if part is None else tensor is not None and part.fits(tensor)
+            for part, tensor in zip(self.parts, value, strict=True)
+        )
+
+    def flat(self, value: Value) -> Tensor:
+        """Return the message of a tuple with at least one tensor."""
+        tensors = tensors_of(value)
+        message = torch.empty(self.num_elements, dtype=self.dtype, device=tensors[0].device)
+        for target, tensor in zip(tensors_of(self.of(message)), tensors, strict=True):
+            target.detach().copy_(tensor.detach())
+        return message
+
+    def of(self, flat: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the tensors of a message, in the same memory; each tells by `requires_grad` if its sender has one."""
+        return tuple(
+            None if part is None else _part(part, flat[begin : begin + part.num_bytes])
+            for part, begin in zip(self.parts, self._begins[:-1], strict=True)
+        )
+
+    def __str__(self) -> str:
+        return "; ".join("None" if part is None else str(part) for part in self.parts)
+
+
+BoundaryShape: TypeAlias = TensorShape | TupleShape
+"""The shape of a value that crosses a boundary."""
+
+
+def _part(part: TensorShape, content: Tensor) -> Tensor:
+    tensor = part.of(content.view(part.dtype)).data  # so that a change in place of one tensor is none of the others
+    return tensor.requires_grad_(part.requires_grad)
+
+
+def described(value: object) -> str:
+    """Return the types and shapes of a value, for an error message."""
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.dtype}, {tuple(value.shape)}"
+    if not isinstance(value, tuple):
+        return type(value).__name__
+    parts = (f"{part.dtype}, {tuple(part.shape)}" if isinstance(part, Tensor) else str(part) for part in value)
+    return f"a tuple of {'; '.join(parts)}"
+
+
+def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[int, BoundaryShape]:
+    """Return the shapes of emulated messages: the bytes in `costs`, but not more than `most_bytes`."""
+    return {
+        index: TensorShape((min(most_bytes, costs.message_bytes(Message(Payload.ACTIVATION, index, 0))),), torch.uint8)
+        for index in range(costs.num_stages)
+    }
+
+
+def find_shapes(
+    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Value | None
+) -> dict[int, BoundaryShape]:
+    """Return the shape of every stage's output but the last's; all ranks call this together.
+
+    Stage by stage, the lowest rank that holds it runs it on a sample of the right shape, and tells the others. The
+    stage is as before afterwards.
+
+    Args:
+        stages: The stages that the rank holds.
+        sample: Inputs of one micro-batch; a rank without stage 0 needs none.
+
+    Raises:
+        ExecutionError: A stage gives anything but a tensor or a tuple of tensors.
+    """
+    shapes: dict[int, BoundaryShape] = {}
+    for index in range(schedule.num_stages - 1):
+        owner = next(r for r in range(schedule.num_ranks) if index in schedule.stages_on(r))
+        numbers = None
+        if owner == rank:
+            stage = stages[index]
+            assert isinstance(stage, ModuleStage)
+            x = sample if index == 0 else _zeros(shapes[index - 1], _device_of(stage.module))
+            assert x is not None, "who holds stage 0 has a sample"
+            numbers = _numbers(_shape_of(index, _try(index, stage, x)))
+        with waiting_for(f"rank {owner} to say what stage {index} gives", owner):
+            shapes[index] = _shape(_broadcast(numbers, owner))
+    return shapes
+
+
+def _broadcast(numbers: list[int] | None, owner: int) -> Iterator[int]:
+    """Return the numbers of `owner`; all ranks call this together, the others with None."""
+    count = torch.tensor([len(numbers or ())])
+    dist.broadcast(count, owner)
+    message = torch.tensor(numbers) if numbers is not None else torch.zeros(int(count), dtype=torch.int64)
+    dist.broadcast(message, owner)
+    return iter(message.tolist())
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Return the device of a stage; the CPU if it holds no tensor: its output is the same everywhere."""
+    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
+
+
+def _zeros(shape: BoundaryShape, device: torch.device) -> Value:
+    return shape.of(torch.zeros(shape.num_elements, dtype=shape.dtype, device=device))
+
+
+def _try(index: int, stage: ModuleStage, x: Value) -> object:
+    try:
+        return stage.try_forward(x)
+    except Exception as error:  # a user's layer may raise anything
+        message = " ".join(str(error).split())[:200]
+        got = tuple(x.shape) if isinstance(x, Tensor) else described(x)
+        raise ExecutionError(
+            f"stage {index}: got {type(error).__name__} ({message}) for an input of {got}, expected it to run; mend "
+            "the model"
+        ) from error
+
+
+def _shape_of(index: int, y: object) -> BoundaryShape:
+    """Return the shape of an output.
+
+    Raises:
+        ExecutionError: No message can carry it.
+    """
+    parts = y if isinstance(y, tuple) else (y,)
+    for part in parts:
+        is_absent = part is None and isinstance(y, tuple)
+        if not (is_absent or (isinstance(part, Tensor) and part.dtype in _DTYPES)):
+            raise ExecutionError(
+                f"stage {index} gives {described(y)}, expected a tensor or a tuple of tensors, of floating-point, "
+                "integer or bool type; cut the model elsewhere"
+            )
+    if isinstance(y, Tensor):
+        return _tensor_shape(y, requires_grad=y.is_floating_point())
+    return TupleShape(tuple(None if part is None else _tensor_shape(part, part.requires_grad) for part in parts))
+
+
+def _tensor_shape(tensor: Tensor, requires_grad: bool) -> TensorShape:
+    like = torch.empty_like(tensor)  # without gaps, and else as it lies
+    strides = None if like.is_contiguous() else like.stride()
+    return TensorShape(tuple(tensor.shape), tensor.dtype, strides, requires_grad)
+
+
+def _numbers(shape: BoundaryShape) -> list[int]:
+    """Return a shape as numbers, for a message to the other ranks."""
+    parts = shape.parts if isinstance(shape, TupleShape) else (shape,)
+    numbers = [int(isinstance(shape, TupleShape))]
+    for part in parts:
+        if part is None:
+            numbers.append(_ABSENT)
+        else:
+            strides = part.strides or ()
+            numbers += [_DTYPES.index(part.dtype), part.requires_grad, len(part.size), len(strides)]
+            numbers += [*part.size, *strides]
+    return numbers
+
+
+def _shape(numbers: Iterator[int]) -> BoundaryShape:
+    """Return the shape of `_numbers`."""
+    is_tuple = next(numbers)
+    parts: list[TensorShape | None] = []
+    for code in numbers:
+        if code == _ABSENT:
+            parts.append(None)
+            continue
+        requires_grad, dimensions, num_strides = islice(numbers, 3)
+        size, strides = tuple(islice(numbers, dimensions)), tuple(islice(numbers, num_strides))
+        parts.append(TensorShape(size, _DTYPES[code], strides or None, bool(requires_grad)))
+    if is_tuple:
+        return TupleShape(tuple(parts))
+    assert parts[0] is not None, "a tensor alone is there"
+    return parts[0]

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from pipesched.executor import EVERYBODY, ExecutionError, waiting_for
 from pipesched.executor.core import PendingReduction, Transport, require_expected
-from pipesched.executor.transport.boundary_shapes import TensorShape
-from pipesched.schedules.ops import Group, Message, Op, Recv, Reduce, Send
+from pipesched.executor.transport.boundary_shapes import BoundaryShape, described
+from pipesched.profiles.models import Value, tensors_of
+from pipesched.schedules.ops import Group, Message, Op, Payload, Recv, Reduce, Send
 from pipesched.schedules.semantics import Acknowledgements, Meetings
 
 _TAG = 7
@@ -53,7 +54,7 @@ class RankChannels:
         programs: Lowered lists of the ranks that send to the rank; they give the order of its messages, and when a
             message of the rank must have arrived.
         num_stages: Number of stages of the whole pipeline.
-        shapes: ``shapes[s]`` is the tensor between stage s and s + 1, either way.
+        shapes: ``shapes[s]`` is the value between stage s and s + 1.
         device: Device of the rank.
         reduce_groups: Process group of the ranks of each sum.
         num_terms: Number of stages of the rank in each sum over stages.
@@ -63,7 +64,7 @@ class RankChannels:
     rank: int
     programs: Mapping[int, Iterable[Op]]
     num_stages: int
-    shapes: Mapping[int, TensorShape]
+    shapes: Mapping[int, BoundaryShape]
     device: torch.device
     reduce_groups: Mapping[Group, dist.ProcessGroup] = field(default_factory=dict)
     num_terms: Mapping[Group, int] = field(default_factory=dict)
@@ -97,7 +98,10 @@ class ChannelEnds(Transport):
 
     def __init__(self, channels: RankChannels) -> None:
         self._rank = rank = channels.rank
-        self._shapes = channels.shapes
+        self._shapes: dict[Payload, Mapping[int, BoundaryShape]] = {
+            Payload.ACTIVATION: channels.shapes,
+            Payload.GRADIENT: {index: shape.gradient for index, shape in channels.shapes.items()},
+        }
         self._device = channels.device
         self._reduce_groups = channels.reduce_groups
         self._num_terms = channels.num_terms
@@ -129,31 +133,38 @@ class ChannelEnds(Transport):
         """Return `tensor`, which is in the memory of arriving messages, on the device."""
         return tensor
 
-    def _buffer(self, shape: TensorShape) -> Tensor:
+    def _shape_of(self, message: Message) -> BoundaryShape:
+        return self._shapes[message.payload][message.origin]
+
+    def _buffer(self, shape: BoundaryShape) -> Tensor:
         """Return room for a message, in one dimension."""
         return torch.empty(shape.num_elements, dtype=shape.dtype, device=self._device)
 
-    def _wire_shape(self, shape: TensorShape) -> TensorShape:
-        """Return the shape of the message that carries a tensor of `shape`."""
+    def _wire_shape(self, shape: BoundaryShape) -> BoundaryShape:
+        """Return the shape of the message that carries a value of `shape`."""
         return shape
 
-    def _isend_parts(self, flat: Tensor, peer: int, number: int) -> SentParts:  # noqa: ARG002 -- gloo's messages have numbers
-        """Post the message of a tensor, the `number`-th to `peer`."""
-        return (self._isend(flat, peer),)
+    def _isend_parts(self, shape: BoundaryShape, value: Value, peer: int, number: int) -> SentParts:  # noqa: ARG002 -- gloo's messages have numbers
+        """Post the message of a value, the `number`-th to `peer`."""
+        return (self._isend(self._flat(shape, value), peer),)
 
-    def _tensor_of(self, incoming: Incoming, shape: TensorShape, what: str) -> Tensor:  # noqa: ARG002 -- for a subclass that waits for more
-        """Return the tensor of `shape` in a message that has arrived."""
+    def _flat(self, shape: BoundaryShape, value: Value) -> Tensor:
+        """Return the message of a value; its content is arbitrary if there is no tensor."""
+        return shape.flat(value) if tensors_of(value) else self._buffer(shape)
+
+    def _value_of(self, incoming: Incoming, shape: BoundaryShape, what: str) -> Value:  # noqa: ARG002 -- for a subclass that waits for more
+        """Return the value of `shape` in a message that has arrived."""
         return shape.of(self._unstaged(incoming.buffer))
 
-    def send(self, op: Send, tensor: Tensor) -> None:
-        shape = self._shapes[op.message.origin]
-        if (tuple(tensor.shape), tensor.dtype) != (shape.size, shape.dtype):
+    def send(self, op: Send, value: Value) -> None:
+        shape = self._shape_of(op.message)
+        if not shape.fits(value):
             raise ExecutionError(
-                f"{op}: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {shape.dtype}, {shape.size}, "
-                "as the stage gave it before the run; its shape must not change"
+                f"{op}: got {described(value)}, expected {shape}, as the stage gave it before the run; its shape must "
+                "not change"
             )
         _, number = self._meetings.send(self._rank, op.peer)
-        self._under_way[op.peer].append(self._isend_parts(shape.flat(tensor), op.peer, number))
+        self._under_way[op.peer].append(self._isend_parts(shape, value, op.peer, number))
 
     def _isend(self, tensor: Tensor, peer: int, tag: int = _TAG) -> tuple[dist.Work, Tensor]:
         tensor = self._staged(tensor)
@@ -169,25 +180,25 @@ class ChannelEnds(Transport):
         if sent is None:
             raise ExecutionError(f"{op}: rank {op.peer} has no Send for it; give it one")
         require_expected(op, sent)
-        work, buffer = self._irecv(self._wire_shape(self._shapes[op.message.origin]), op.peer)
+        work, buffer = self._irecv(self._wire_shape(self._shape_of(op.message)), op.peer)
         _, number = self._meetings.recv(self._rank, op.peer)
         self._posted[op.message] = Incoming(work, buffer, op.peer, proof, number)
 
-    def _irecv(self, shape: TensorShape, peer: int, tag: int = _TAG) -> tuple[dist.Work, Tensor]:
+    def _irecv(self, shape: BoundaryShape, peer: int, tag: int = _TAG) -> tuple[dist.Work, Tensor]:
         buffer = self._buffer(shape)
         with waiting_for(f"rank {peer} to be there for a message", peer):
             work = dist.irecv(buffer, peer, group=self._group(peer, self._rank), tag=tag)
         assert work is not None, "both ends are in the channel's group"
         return work, buffer
 
-    def take(self, message: Message) -> Tensor | None:
+    def take(self, message: Message) -> Value | None:
         if message not in self._posted:
             raise ExecutionError(f"no Recv was posted for {message}")
-        incoming, shape = self._posted.pop(message), self._shapes[message.origin]
+        incoming, shape = self._posted.pop(message), self._shape_of(message)
         what = f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {incoming.peer}"
         self._wait(incoming.work, what, incoming.peer)
         self._release(incoming.peer, incoming.proof)
-        return self._tensor_of(incoming, shape, what)
+        return self._value_of(incoming, shape, what)
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
         if not op.is_over_stages:

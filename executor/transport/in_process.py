@@ -13,30 +13,31 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import HostStreams, PendingReduction, RankStreams, Signal, Transport, require_expected
 from pipesched.executor.transport.half_precision import is_compressed, pack, unpack
 from pipesched.profiles import MessagePrecision
+from pipesched.profiles.models import Value, mapped
 from pipesched.schedules.ops import Group, Message, Recv, Reduce, Send
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 
 @dataclass(slots=True)
 class _Parcel:
-    """A tensor that ranks fetch; its sender keeps it until all have.
+    """A value that ranks fetch; its sender keeps it until all have.
 
     Attributes:
-        sender: The rank that has made the tensor.
-        ready: Event behind the ops that write to the tensor.
+        sender: The rank that has made the value.
+        ready: Event behind the ops that write to its tensors.
         num_left: Ranks that have not fetched it yet.
     """
 
     sender: int
-    tensor: Tensor
+    value: Value
     ready: Signal
     num_left: int
 
-    def fetch(self, rank: int, streams: RankStreams) -> tuple[Tensor, Signal]:
+    def fetch(self, rank: int, streams: RankStreams) -> tuple[Value, Signal]:
         self.num_left -= 1
         if rank == self.sender:
-            return self.tensor, self.ready
-        return streams.fetch(self.tensor, self.ready, self.sender)
+            return self.value, self.ready
+        return streams.fetch(self.value, self.ready, self.sender)
 
 
 class Mailroom:
@@ -73,21 +74,21 @@ class LocalTransport(Transport):
         self._compression = compression
         self._streams = mailroom.streams.get(rank) or HostStreams()
         self._posted: dict[Message, tuple[Recv, MeetingKey]] = {}
-        self._fetched: dict[Message, tuple[Tensor, Signal, int]] = {}
+        self._fetched: dict[Message, tuple[Value, Signal, int]] = {}
         """Copies of messages, each with the event behind it and its sender."""
         self._kept: list[_Parcel] = []
-        """Parcels of this rank that others copy, whose tensors are freed in its own turns."""
+        """Parcels of this rank that others copy, whose values are freed in its own turns."""
         self._meetings = Meetings()
 
-    def send(self, op: Send, tensor: Tensor) -> None:
-        if self._compression is not None and is_compressed(tensor.dtype):
-            tensor = unpack(pack(tensor), tensor.dtype, tensor.device).view(tensor.shape)
+    def send(self, op: Send, value: Value) -> None:
+        if self._compression is not None:
+            value = mapped(_compressed, value)
         key = self._meetings.come(self._rank, op)
-        self._room.mail[key] = (op.message, self._parcel(tensor, num_readers=1))
+        self._room.mail[key] = (op.message, self._parcel(value, num_readers=1))
 
-    def _parcel(self, tensor: Tensor, num_readers: int) -> _Parcel:
+    def _parcel(self, value: Value, num_readers: int) -> _Parcel:
         self._free_fetched()
-        parcel = _Parcel(self._rank, tensor, self._streams.record(), num_readers)
+        parcel = _Parcel(self._rank, value, self._streams.record(), num_readers)
         if self._streams.are_behind:
             self._kept.append(parcel)
         return parcel
@@ -99,14 +100,14 @@ class LocalTransport(Transport):
         self._posted[op.message] = (op, self._meetings.come(self._rank, op))
         self._fetch_posted()
 
-    def take(self, message: Message) -> Tensor | None:
+    def take(self, message: Message) -> Value | None:
         self._fetch_posted()
         self._free_fetched()
         if message not in self._fetched:
             return None
-        tensor, ready, sender = self._fetched.pop(message)
+        value, ready, sender = self._fetched.pop(message)
         self._streams.wait(ready, sender)
-        return tensor
+        return value
 
     def _fetch_posted(self) -> None:
         """Fetch each message that both ends have posted, so that copies run beside earlier ops."""
@@ -132,6 +133,7 @@ class LocalTransport(Transport):
         for place in places:  # in one order, so that all ranks have the same sum to the last bit
             term, ready = terms[place].fetch(self._rank, self._streams)
             self._streams.wait(ready, place[0])
+            assert isinstance(term, Tensor), "as it was posted"
             total = term.clone() if total is None else total.add_(term)
         if not terms[places[0]].num_left:
             del self._room.terms[key]
@@ -145,3 +147,11 @@ class LocalTransport(Transport):
         for channel, number in [*self._room.mail]:
             if isinstance(channel, tuple) and channel[1] == self._rank:
                 del self._room.mail[channel, number]
+
+
+def _compressed(tensor: Tensor) -> Tensor:
+    """Return a tensor as it arrives from a message in half precision; tensors of other types stay."""
+    if not is_compressed(tensor.dtype):
+        return tensor
+    arrived = unpack(pack(tensor), tensor.dtype, tensor.device).view(tensor.shape)
+    return arrived.requires_grad_(tensor.requires_grad)

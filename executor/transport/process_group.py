@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import final
@@ -13,11 +13,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipesched.executor import EVERYBODY, waiting_for
-from pipesched.executor.transport.boundary_shapes import TensorShape
+from pipesched.executor.transport.boundary_shapes import BoundaryShape, TensorShape, TupleShape
 from pipesched.executor.transport.channel_ends import ChannelEnds, Incoming, RankChannels, SentParts
 from pipesched.executor.transport.half_precision import Packed, is_compressed, pack, rest_bytes, unpack
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.costs import head_bytes
+from pipesched.profiles.models import Value, mapped, tensors_of
 
 _REST_TAG = 8
 """The tag, plus k, of the rest of a channel's k-th message that did not fit its head: it is asked for late, and
@@ -66,36 +67,70 @@ class ProcessGroupTransport(ChannelEnds):
     def _unstaged(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device, non_blocking=True) if self._is_staged else tensor
 
-    def _buffer(self, shape: TensorShape) -> Tensor:
+    def _buffer(self, shape: BoundaryShape) -> Tensor:
         device = torch.device("cpu") if self._is_staged else self._device
         return torch.empty(shape.num_elements, dtype=shape.dtype, device=device, pin_memory=self._pin)
 
-    def _is_compressed(self, shape: TensorShape) -> bool:
-        return self._compression is not None and is_compressed(shape.dtype)
-
-    def _wire_shape(self, shape: TensorShape) -> TensorShape:
-        if not self._is_compressed(shape):
+    def _wire_shape(self, shape: BoundaryShape) -> BoundaryShape:
+        if self._compression is None:
             return shape
-        size = shape.dtype.itemsize
-        return TensorShape((head_bytes(shape.num_elements * size, size),), torch.uint8)
+        if isinstance(shape, TensorShape):
+            return _head_shape(shape)
+        return TupleShape(tuple(None if part is None else _head_shape(part) for part in shape.parts))
 
-    def _isend_parts(self, flat: Tensor, peer: int, number: int) -> SentParts:
-        if self._compression is None or not is_compressed(flat.dtype):
-            return (self._isend(flat, peer),)
-        packed = pack(flat)
-        head = self._isend(packed.head, peer)
-        return (head,) if packed.rest is None else (head, self._isend(packed.rest, peer, _REST_TAG + number))
+    def _isend_parts(self, shape: BoundaryShape, value: Value, peer: int, number: int) -> SentParts:
+        if self._compression is None:
+            return super()._isend_parts(shape, value, peer, number)
+        packed = [_packed(part, tensor) for part, tensor in zip(_parts(shape), tensors_of(value), strict=True)]
+        heads = iter([content.head for content in packed])
+        rests = [content.rest for content in packed if content.rest is not None]
+        head = self._isend(self._flat(self._wire_shape(shape), mapped(lambda _: next(heads), value)), peer)
+        if not rests:
+            return (head,)
+        rest = rests[0] if len(rests) == 1 else torch.cat(rests)
+        return head, self._isend(rest, peer, _REST_TAG + number)
 
-    def _tensor_of(self, incoming: Incoming, shape: TensorShape, what: str) -> Tensor:
-        """Return the tensor of a message, after the rest of a compressed one has arrived."""
-        if not self._is_compressed(shape):
-            return super()._tensor_of(incoming, shape, what)
-        missing = rest_bytes(incoming.buffer, shape.num_elements, shape.dtype)
-        rest = None
-        if missing:
-            work, rest = self._irecv(TensorShape((missing,), torch.uint8), incoming.peer, _REST_TAG + incoming.number)
+    def _value_of(self, incoming: Incoming, shape: BoundaryShape, what: str) -> Value:
+        """Return the value of a message, after the rest of a compressed one has arrived."""
+        if self._compression is None:
+            return super()._value_of(incoming, shape, what)
+        parts, heads = _parts(shape), tensors_of(self._wire_shape(shape).of(incoming.buffer))
+        missing = [_missing_bytes(part, head) for part, head in zip(parts, heads, strict=True)]
+        rest = torch.empty(0, dtype=torch.uint8)
+        if any(missing):
+            all_bytes = TensorShape((sum(missing),), torch.uint8)
+            work, rest = self._irecv(all_bytes, incoming.peer, _REST_TAG + incoming.number)
             self._wait(work, f"the rest of {what}", incoming.peer)
-        return shape.of(unpack(Packed(incoming.buffer, rest), shape.dtype, self._device))
+        rests: Sequence[Tensor] = rest.split(missing)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        tensors = iter([self._unpacked(*place) for place in zip(parts, heads, rests, strict=True)])
+        if isinstance(shape, TensorShape):
+            return next(tensors)
+        return tuple(None if part is None else next(tensors).requires_grad_(part.requires_grad) for part in shape.parts)
+
+    def _unpacked(self, part: TensorShape, head: Tensor, rest: Tensor) -> Tensor:
+        if not is_compressed(part.dtype):
+            return self._unstaged(head)
+        return part.of(unpack(Packed(head, rest if len(rest) else None), part.dtype, self._device))
+
+
+def _parts(shape: BoundaryShape) -> list[TensorShape]:
+    """Return the shapes of the tensors of a value."""
+    return [shape] if isinstance(shape, TensorShape) else [part for part in shape.parts if part is not None]
+
+
+def _head_shape(part: TensorShape) -> TensorShape:
+    """Return the shape of a tensor in a compressed message."""
+    if not is_compressed(part.dtype):
+        return part
+    return TensorShape((head_bytes(part.num_bytes, part.dtype.itemsize),), torch.uint8, requires_grad=False)
+
+
+def _packed(part: TensorShape, tensor: Tensor) -> Packed:
+    return pack(part.flat(tensor)) if is_compressed(part.dtype) else Packed(tensor)
+
+
+def _missing_bytes(part: TensorShape, head: Tensor) -> int:
+    return rest_bytes(head, part.num_elements, part.dtype) if is_compressed(part.dtype) else 0
 
 
 _ENVIRONMENT = {

@@ -32,6 +32,16 @@ def mapped(change: Callable[[Tensor], Tensor], value: Value) -> Value:
     return tuple(None if tensor is None else change(tensor) for tensor in value)
 
 
+def detached(value: Value) -> Value:
+    """Return the value without its graph; a tensor of a tuple still tells by `requires_grad` if it had one.
+
+    A tensor alone requires no gradient.
+    """
+    if isinstance(value, Tensor):
+        return value.detach()
+    return mapped(lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad), value)
+
+
 def microbatch(value: Value, index: int, count: int) -> Value:
     """Return micro-batch `index` of `count` equal ones: a part of dimension 0 of each tensor, as views."""
 

@@ -204,14 +204,32 @@ def test_a_stage_that_changes_its_input_in_place_cannot_be_run_again(first):
         spoiling.compute(forward(1, 0), X.clone(), None)
 
 
-class Pair(nn.Module):
+class Giving(nn.Module):
+    """Gives what `wrap` makes of its input."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
     def forward(self, x):
-        return x, x
+        return self.wrap(x)
 
 
-def test_a_stage_that_gives_two_tensors_is_refused_as_a_skip_connection():
-    with pytest.raises(ExecutionError, match="returned tuple, expected one tensor; a skip connection must begin and"):
-        begun(LINEAR, Pair).compute(forward(0, 0), X, None)
+@pytest.mark.parametrize(
+    ("wrap", "got"),
+    [
+        (lambda x: [x, x], "list"),
+        (lambda x: {"x": x}, "dict"),
+        (lambda x: (x, 3, None), "tuple of Tensor, int, NoneType"),
+    ],
+)
+def test_a_stage_that_gives_something_else_than_tensors_is_refused(wrap, got):
+    with pytest.raises(ExecutionError) as raised:
+        begun(LINEAR, partial(Giving, wrap)).compute(forward(0, 0), X, None)
+    assert str(raised.value) == (
+        f"0F0: the stage returned {got}, expected a tensor, or a tuple of tensors and None; let its last layer return "
+        "one"
+    )
 
 
 def test_weights_that_are_stepped_between_the_halves_are_read_in_the_version_that_each_names():

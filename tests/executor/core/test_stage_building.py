@@ -48,16 +48,6 @@ def test_a_cut_that_is_not_one_of_the_whole_model_is_refused(bounds, said):
     assert str(raised.value).startswith(f"bounds: {said}")
 
 
-class Pair(nn.Module):
-    def forward(self, x):
-        return x, x
-
-
-def test_a_skip_connection_from_stage_to_stage_is_refused():
-    with pytest.raises(ExecutionError, match=r"rank 0 failed at 0F0 .*a skip connection must begin and end within"):
-        Local(build("1f1b", 2, 2), made_of(Pair, nn.Identity)).run()
-
-
 def test_a_skip_connection_within_a_stage_is_an_ordinary_layer():
     model = models.plain(layers=2)
     run = Local(without_steps(build("zb_h1", 2, 2)), model).run()

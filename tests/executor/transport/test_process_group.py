@@ -5,7 +5,7 @@ import torch
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
-from pipesched.executor.transport.boundary_shapes import _header, _shape
+from pipesched.executor.transport.boundary_shapes import _numbers, _shape, _shape_of
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Message, Payload, Phase, Send, computes
@@ -106,7 +106,7 @@ def test_a_tensor_that_lies_otherwise_is_copied_into_the_layout_of_the_channel(t
 
 @pytest.mark.parametrize("tensor", [transposed(), torch.randn(2, 3), torch.randn(2, 6)[:, ::2], torch.randn(())])
 def test_what_a_stage_gives_is_told_to_the_others_with_its_layout(tensor):
-    shape = _shape(_header(0, tensor))
+    shape = _shape(iter(_numbers(_shape_of(0, tensor))))
     assert (shape.size, shape.dtype) == (tuple(tensor.shape), tensor.dtype)
     assert shape.of(torch.arange(tensor.numel())).stride() == torch.empty_like(tensor).stride()
     assert (shape.strides is None) == torch.empty_like(tensor).is_contiguous()

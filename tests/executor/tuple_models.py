@@ -1,0 +1,152 @@
+"""Tiny chains whose layers pass several tensors on, also by name: ``tests.executor.tuple_models:mixed:layers=4``."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipesched.profiles.models import Model
+from pipesched.profiles.models.mlp import mlp
+from tests.executor.models import WIDTH
+
+
+def _model(name, builders, loss=functional.mse_loss, batch=None):
+    names = tuple(map(str, range(len(builders))))
+    return Model(name, tuple(builders), names, loss, mlp(WIDTH).batch if batch is None else batch)
+
+
+class Paired(nn.Module):
+    """A layer of `models.plain` whose sum is left to the next one; it passes (x, hidden, integers, None)."""
+
+    def __init__(self, *, is_last):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.is_last = is_last
+
+    def forward(self, value):
+        if isinstance(value, Tensor):
+            x, ones = value, torch.ones(len(value), 1, dtype=torch.int64)
+        else:
+            x, hidden, ones, absent = value
+            assert absent is None
+            x = x + hidden * ones
+        hidden = torch.tanh(self.linear(x))
+        return x + hidden if self.is_last else (x, hidden, ones, None)
+
+
+def paired(layers: int):
+    """Compute `models.plain`, and pass two floating tensors, an integer one and None."""
+    return _model("paired", [partial(Paired, is_last=index == layers - 1) for index in range(layers)])
+
+
+class First(nn.Module):
+    """Begins everything that is carried: what layers change, what they pass on as it is, and what nobody uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.skip, self.idle = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x):
+        keeps, order = x > 0, x.argsort(-1)
+        constant = x.detach().abs() + 0.5
+        return torch.tanh(self.linear(x)), self.skip(x), keeps, order, None, constant, self.idle(x)
+
+
+class Middle(nn.Module):
+    """Uses everything but the last tensor; a layer with a bias makes what the next ones add of its parameter alone."""
+
+    def __init__(self, *, has_bias):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.bias = nn.Parameter(torch.randn(WIDTH)) if has_bias else None
+
+    def forward(self, value):
+        x, skip, keeps, order, bias, constant, idle = value
+        x = torch.where(keeps, torch.tanh(self.linear(x)), x * constant).gather(-1, order) + 0.1 * skip.sin()
+        if bias is not None:
+            x = x + bias
+        if self.bias is not None:
+            bias = 2 * self.bias
+        return x, skip, keeps, order, bias, constant, idle
+
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value):
+        x, skip, *_ = value
+        return self.linear(x) + skip
+
+
+def mixed(layers: int):
+    """Pass seven tensors of four types, changed and as they are; one of them is used by nobody."""
+    middle = [partial(Middle, has_bias=index == 1) for index in range(1, layers - 1)]
+    return _model("mixed", [First, *middle, Last])
+
+
+class Twin(nn.Module):
+    """Passes one tensor twice; a stage of this layer alone gives the very tensors that it was given, exchanged."""
+
+    def __init__(self, *, learns):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH) if learns else None
+
+    def forward(self, value):
+        x, other = (value, value) if isinstance(value, Tensor) else value
+        if self.linear is None:
+            return other, x
+        x = torch.tanh(self.linear(x)) + other
+        return x, x
+
+
+class Sum(nn.Module):
+    def forward(self, value):
+        return value[0] + 2 * value[1]
+
+
+def twins(layers: int):
+    """Pass a tensor twice, through layers that learn and layers that only exchange the two."""
+    return _model("twins", [*(partial(Twin, learns=index % 2 == 0) for index in range(layers - 1)), Sum])
+
+
+class Embedding(nn.Module):
+    """Takes (numbers, vectors), which are no chain of one tensor from the beginning."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(8, WIDTH)
+
+    def forward(self, value):
+        numbers, vectors = value
+        return self.table(numbers) + vectors, vectors
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value):
+        x, vectors = value
+        return torch.tanh(self.linear(x)) * vectors, vectors
+
+
+def weighted_loss(output, targets):
+    """Take an output of two tensors and targets of two."""
+    expected, weights = targets
+    return ((output[0] - expected).square().mean(-1) * weights).mean()
+
+
+def fed(layers: int):
+    """Have inputs, output and targets of several tensors."""
+
+    def batch(num_samples, seed):
+        random = torch.Generator().manual_seed(seed)
+        vectors = torch.randn(num_samples, WIDTH, generator=random)
+        numbers = torch.randint(8, (num_samples,), generator=random)
+        return (numbers, vectors), (vectors.flip(-1), torch.rand(num_samples, generator=random))
+
+    return _model("fed", [Embedding, *[Gated] * (layers - 1)], weighted_loss, batch)
