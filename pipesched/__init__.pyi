@@ -27,6 +27,7 @@ from .profiles.io import Plan as Plan
 from .profiles.io import load_machine as load_machine
 from .profiles.io import load_profile as load_profile
 from .profiles.models import Model as Model
+from .profiles.models import cut_point as cut_point
 from .profiles.models import resolve_model as resolve_model
 from .profiles.traces import annotate as annotate
 from .schedules import PredictionRule as PredictionRule

@@ -1,3 +1,4 @@
+from .cut_points import cut_point as cut_point
 from .kept_state import ModuleState as ModuleState
 from .kept_state import in_states as in_states
 from .kept_state import kept_random_state as kept_random_state
@@ -11,6 +12,8 @@ from .model import draw_held_out as draw_held_out
 from .model import on_device as on_device
 from .model import pinned_for as pinned_for
 from .model_lookup import resolve_model as resolve_model
+from .structures import Structure as Structure
+from .structures import flattened as flattened
 from .ties import require_known_ties as require_known_ties
 from .ties import shared_parameters as shared_parameters
 from .ties import tied_stages as tied_stages
@@ -24,3 +27,4 @@ from .values import is_value as is_value
 from .values import mapped as mapped
 from .values import microbatch as microbatch
 from .values import tensors_of as tensors_of
+from .whole_module import trace_model as trace_model

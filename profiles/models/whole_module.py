@@ -1,0 +1,120 @@
+"""A whole module as a `Model`: traced, cut into layers, and built where its layers live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.models.kept_state import kept_random_state
+from pipesched.profiles.models.model import Model, Tie
+from pipesched.profiles.models.structures import Structure, flattened
+from pipesched.profiles.models.traced_module import TracedLayer, Tracer
+from pipesched.profiles.models.values import Value, tensors_of
+
+_NUM_TRACED = 2
+"""Samples of the first trace; a batch of one sample is special to some modules, such as batch normalisation."""
+
+
+def trace_model(
+    name: str,
+    module: nn.Module | Callable[[], nn.Module],
+    loss: Callable[[Any, Any], Tensor],
+    batch: Callable[[int, int], tuple[Any, Any]] | None,
+    cuts: Sequence[str] = (),
+    example: Any = None,
+) -> Model:
+    """Return any module as a model.
+
+    Layers of a ready-made module have its own parameters, not copies. The boundary between two layers carries every
+    tensor that later layers need.
+
+    Args:
+        name: Name of the model, for messages.
+        module: The module, or a function that builds it.
+        loss: (output of the module, targets) -> the mean over the micro-batch, a scalar.
+        batch: (number of samples, seed) -> (inputs, targets). Inputs are a tensor, a tuple of positional arguments or a
+            dictionary of keyword arguments; None for a model that is only fed by hand.
+        cuts: Names of submodules to cut before; none for `CutRule`.
+        example: Inputs of one micro-batch for the first trace (default: of `batch`).
+
+    Raises:
+        ProfileError: The module cannot be traced or cut, or has parameters without a shape.
+    """
+    if example is None and batch is None:
+        raise ProfileError(
+            f"model {name}: got neither batch nor example, expected inputs to trace with; give an example"
+        )
+    with kept_random_state(0):
+        built = module if isinstance(module, nn.Module) else module()
+        drawn = None if batch is None else batch(_NUM_TRACED, 0)
+    if any(map(is_lazy, built.parameters())):
+        raise ProfileError(
+            f"model {name}: got a module with parameters of unknown shape, expected initialised ones; run it once on "
+            "an example before"
+        )
+    inputs, structure = flattened(example if drawn is None or example is not None else drawn[0])
+    targets = None if drawn is None else flattened(drawn[1])[1]
+    try:
+        tracer = Tracer(built, structure, tensors_of(inputs), cuts)
+    except ProfileError as error:
+        raise ProfileError(f"model {name}: {error}") from error
+
+    def build_range(first: int, last: int, seed: int) -> list[nn.Module]:  # noqa: ARG001 -- for now
+        made = module if isinstance(module, nn.Module) else module()
+        return [TracedLayer(tracer, index, made) for index in range(first, last)]
+
+    return Model(
+        name,
+        tuple(partial(_alone, build_range, index) for index in range(len(tracer.names))),
+        tracer.names,
+        partial(_loss, loss, tracer, targets),
+        partial(_batch, batch, name, structure, targets),
+        build_range=build_range,
+        ties=_ties(tracer, built),
+    )
+
+
+def _alone(build_range: Callable[[int, int, int], Sequence[nn.Module]], index: int) -> nn.Module:
+    return build_range(index, index + 1, 0)[0]
+
+
+def _loss(
+    loss: Callable[[Any, Any], Tensor], tracer: Tracer, structure: Structure | None, output: Value, targets: Any
+) -> Tensor:
+    return loss(tracer.restored_output(output), targets if structure is None else structure.restored(targets))
+
+
+def _batch(
+    batch: Callable[[int, int], tuple[Any, Any]] | None,
+    name: str,
+    inputs: Structure,
+    targets: Structure | None,
+    num_samples: int,
+    seed: int,
+) -> tuple[Value, Value]:
+    if batch is None:
+        raise ProfileError(f"model {name}: got no batch, expected a function of (samples, seed); give one")
+    drawn = [flattened(part) for part in batch(num_samples, seed)]
+    for (_, structure), expected, what in zip(drawn, (inputs, targets), ("inputs", "targets"), strict=True):
+        if expected is not None and structure != expected:
+            raise ProfileError(
+                f"model {name}: batch({num_samples}, {seed}): got {what} of another structure than the first batch, "
+                "expected the same keys and constants; correct it"
+            )
+    return drawn[0][0], drawn[1][0]
+
+
+def _ties(tracer: Tracer, module: nn.Module) -> tuple[Tie, ...]:
+    """Return the places of the parameters that several layers use and learn."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    places: dict[int, list[tuple[int, str]]] = {}
+    for layer, names in enumerate(tracer.states):
+        for name in names:
+            if name in parameters and parameters[name].requires_grad:
+                places.setdefault(id(parameters[name]), []).append((layer, name))
+    return tuple(tuple(tie) for tie in places.values() if len({layer for layer, _ in tie}) > 1)

@@ -1,0 +1,185 @@
+"""Modules of others as layers, against the whole module in float64 by PyTorch's autograd."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import pipesched
+from pipesched.profiles.models import build_layers, mapped, tensors_of, trace_model
+from tests.profiles.models.chains import Chain
+from tests.profiles.models.tiny_modules import ALL, CLASSES, gpt2, lstm, resnet
+
+LAYERS = {
+    "gpt2": "transformer.wte transformer.h.0 transformer.h.1 transformer.h.2 lm_head",
+    "llama": "model.embed_tokens model.layers.0 model.layers.1 model.layers.2 lm_head",
+    "t5": (
+        "encoder.embed_tokens encoder.block.0 encoder.block.1 encoder.block.2 "
+        "decoder.embed_tokens decoder.block.0 decoder.block.1 decoder.block.2 lm_head"
+    ),
+    "lstm": "embedding lower.0 lower.1 lower.2 upper.0 upper.1 head",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_layers_equal_the_whole_module(name):
+    chain = Chain(ALL[name])
+    for num_samples, seed in ((2, 1), (3, 2)):
+        loss, _ = chain.run_layers(num_samples, seed)
+        assert abs(loss - chain.run_plain(num_samples, seed)) <= 1e-14
+    assert chain.worst_gradient() <= 1e-10
+    assert chain.different_buffers() == []
+    if name in LAYERS:
+        assert " ".join(chain.model.layer_names) == LAYERS[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "resnet"])
+def test_eval_mode_equals_the_whole_module(name):
+    chain = Chain(gpt2_with_dropout if name == "gpt2" else resnet)
+    chain.run_layers(2, 0)
+    chain.run_plain(2, 0)
+    chain.layers.eval()
+    chain.plain.eval()
+    inputs, _ = chain.batch(3, 1)
+    with torch.no_grad():
+        value = chain.layers(chain.model.batch(3, 1)[0])
+        assert torch.equal(tensors_of(value)[0], chain.plain(**inputs)["logits"])
+    chain.layers.train()
+    assert all(module.training for module in chain.layers.modules())
+
+
+def gpt2_with_dropout():
+    return gpt2(dropout=0.5)
+
+
+def test_layers_have_the_names_of_the_module_and_share_its_tied_parameters():
+    chain = Chain(lstm)
+    assert chain.model.ties == (((0, "embedding.weight"), (6, "head.weight")),)
+    assert [*chain.layers[1].state_dict()] == [f"lower.0.{name}" for name in nn.LSTM(1, 1).state_dict()]
+    assert chain.layers[0].get_parameter("embedding.weight") is chain.layers[6].get_parameter("head.weight")
+
+
+class Skipping(nn.Module):
+    """A skip connection over all blocks, an integer and a boolean input used late, a batch norm, changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 6)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Linear(6, 6)) for _ in range(3)
+        )
+        self.head = nn.Linear(6, CLASSES)
+        self.scale = torch.arange(6.0)
+        self.register_buffer("shift", torch.ones(6))
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x, which, keep):
+        skip = x = self.stem(x) + self.shift
+        for block in self.blocks:
+            x = functional.dropout(block(x), 0.0)
+            x += self.shift.to(x.dtype) * torch.tensor([2.0], dtype=x.dtype)
+        x = x * self.scale.to(x.dtype) + skip
+        return self.head(torch.where(keep, x, -x)) + functional.one_hot(which, CLASSES), None
+
+
+def skipping(module=Skipping):
+    def loss(outputs, targets):
+        scores, nothing = outputs
+        assert nothing is None
+        return functional.cross_entropy(scores, targets["classes"])
+
+    def batch(num_samples, seed):
+        generator = torch.Generator().manual_seed(seed)
+        which = torch.randint(CLASSES, (num_samples,), generator=generator)
+        x = torch.randn(num_samples, 4, generator=generator)
+        return (x, which, x[:, :1] > 0), {"classes": which.flip(0), "nothing": None}
+
+    return module(), loss, batch
+
+
+def test_skips_and_inputs_used_late_are_carried_over_the_cuts():
+    chain = Chain(skipping)
+    assert chain.model.layer_names == ("stem", "blocks.0", "blocks.1", "blocks.2", "head")
+    loss, values = chain.run_layers(4, 1)
+    assert loss == chain.run_plain(4, 1)
+    assert chain.worst_gradient() == 0.0
+    assert chain.different_buffers() == []
+    assert sorted(str(t.dtype) for t in tensors_of(values[2])) == [
+        "torch.bool",
+        "torch.float64",
+        "torch.float64",
+        "torch.int64",
+    ]
+    names = [name for layer in chain.layers for name in layer.state_dict()]
+    assert set(names) == {*chain.plain.state_dict()}
+
+
+def test_copies_of_a_layer_have_weights_of_their_own():
+    chain = Chain(skipping)
+    layer, copied = chain.layers[1], copy.deepcopy(chain.layers[1])
+    value = tensors_of(chain.run_layers(4, 1)[1][1])
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    carried = zip(tensors_of(layer(tuple(value))), tensors_of(copied(tuple(value))), strict=True)
+    assert [torch.equal(a, b) for a, b in carried].count(False) == 1
+    assert copied.get_parameter("blocks.0.2.weight").count_nonzero() == 0
+    assert layer.get_parameter("blocks.0.2.weight").count_nonzero() > 0
+
+
+class Marked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        pipesched.cut_point()
+        x = x + 1
+        pipesched.cut_point()
+        return self.second(x)
+
+
+def marked():
+    return Marked(), functional.mse_loss, lambda n, seed: (torch.randn(n, 4), torch.randn(n, 4))
+
+
+def test_marks_in_forward_are_the_cuts():
+    module, loss, batch = marked()
+    model = trace_model("marked", module, loss, batch)
+    assert model.layer_names == ("first", "operations", "second")
+    layers = build_layers(model, 0, 3, seed=0)
+    x = torch.randn(3, 4)
+    assert torch.equal(layers(x), module(x))
+    assert [len([*layer.parameters()]) for layer in layers] == [2, 0, 2]
+
+
+def test_named_cuts_take_the_place_of_blocks():
+    module, loss, batch = skipping()
+    model = trace_model("skipping", module, loss, batch, cuts=["blocks.2.1", "blocks.1"])
+    assert model.layer_names == ("stem", "blocks.1", "blocks.2.1")
+
+
+def test_children_are_the_layers_of_a_module_without_lists():
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.out = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, CLASSES)
+
+        def forward(self, x):
+            return self.out(self.norm(self.conv(x).relu()).mean((2, 3)))
+
+    model = trace_model("plain", Plain(), functional.cross_entropy, None, example=torch.randn(2, 3, 8, 8))
+    assert model.layer_names == ("conv", "norm", "out")
+
+
+def test_a_layer_runs_in_the_number_type_it_is_converted_to():
+    module, _, batch = skipping()
+    model = trace_model("skipping", module, functional.mse_loss, batch)
+    layers = build_layers(model, 0, 5, seed=0, dtype=torch.bfloat16)
+    value = mapped(lambda t: t.bfloat16() if t.is_floating_point() else t, model.batch(4, 0)[0])
+    assert layers(value).dtype == torch.bfloat16
