@@ -60,6 +60,7 @@ from .workflows.measuring import profile_links as profile_links
 from .workflows.measuring import profile_of_layers as profile_of_layers
 from .workflows.measuring import run as run
 from .workflows.optimizing import optimize as optimize
+from .workflows.pipelines import Pipeline as Pipeline
 from .workflows.planning import partition as partition
 from .workflows.planning import plan as plan
 from .workflows.planning import plan_layout as plan_layout

@@ -11,6 +11,7 @@ from .elastic_averager import ElasticAverager as ElasticAverager
 from .elastic_averager import SharedPool as SharedPool
 from .elastic_averager import local_pools as local_pools
 from .elastic_averager import shared_bytes as shared_bytes
+from .forward_stage import ForwardStage as ForwardStage
 from .gradients import Bucket as Bucket
 from .gradients import Clipping as Clipping
 from .gradients import GradientMean as GradientMean

@@ -232,6 +232,9 @@ class GradientMean:
     Args:
         scales: Factor on the loss of each micro-batch, or None if every Step divides.
         sizes: Returns the sizes of the stage's Steps, from the first; unused with `scales`.
+
+    Attributes:
+        num_lists: Runs of the list, all but the last without Steps, whose gradients a Step takes together.
     """
 
     def __init__(
@@ -241,6 +244,7 @@ class GradientMean:
         self._sizes = sizes
         self._left: Iterator[int] = iter(())
         self._are_means = False
+        self.num_lists = 1
 
     def begin(self) -> None:
         """Begin the list anew."""
@@ -256,7 +260,7 @@ class GradientMean:
         if self._are_means:
             return
         self._are_means = True
-        size = 1 if self._scales is not None else next(self._left)
+        size = self.num_lists * (1 if self._scales is not None else next(self._left))
         if size > 1:
             for parameter in parameters:
                 if parameter.grad is not None:

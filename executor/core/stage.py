@@ -233,6 +233,10 @@ class ModuleStage(Stage):
         self._mean = mean
         self._recomputed = recomputed
 
+    def take_together(self, num_lists: int) -> None:
+        """Let the next Step take the mean gradient of `num_lists` runs of the list, all but the last without Steps."""
+        self._mean.num_lists = num_lists
+
     def compute(self, op: Compute, received: Value | None, target: Value | None) -> Value | None:
         match op.phase:
             case Phase.FORWARD:

@@ -19,6 +19,7 @@ from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import (
     Model,
+    OptimizerFactory,
     Value,
     build_layers,
     draw_batch,
@@ -46,6 +47,8 @@ def build_stages(
     settings: RunSettings,
     device: torch.device,
     *,
+    optimizer: OptimizerFactory | None = None,
+    keeps_dtype: bool = False,
     on_loss: OnLoss | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> dict[int, Stage]:
@@ -58,6 +61,8 @@ def build_stages(
         settings: Give the optimizer, its learning rate, the clipping, the seed, the dtype and the rule of weight
             prediction.
         device: Device of the stages.
+        optimizer: Makes the optimizer of a stage from its parameters (default: the optimizer of the settings).
+        keeps_dtype: Whether layers keep the types of their weights, in place of the dtype of the settings.
         on_loss: Called with micro-batch, output, target and loss after each forward of the last stage, which then keeps
             no losses.
         on_step: Called with stage and version after each Step.
@@ -78,17 +83,18 @@ def build_stages(
     require_known_ties(model, bounds)
     _require_tied_sum(schedule, model, bounds)
     stages = dict[int, Stage]()
-    scales, seed, dtype = _scales(schedule), settings.seed, torch_dtype(settings.dtype)
+    scales, seed, dtype = _scales(schedule), settings.seed, None if keeps_dtype else torch_dtype(settings.dtype)
+    make = optimizer or partial(make_optimizer, settings.optimizer, lr=settings.lr)
     for index in schedule.stages_on(rank):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
         parameters = list(module.parameters())
-        its_optimizer = make_optimizer(settings.optimizer, parameters, settings.lr) if parameters else None
+        its_optimizer = make(parameters) if parameters else None
         parts = _known_parts(schedule, rank, index)
         recomputed = _recomputed(schedule, parts)
         predictor = None
         if its_optimizer is not None:
             rule = _rule(schedule, settings.prediction) if any(part.lookahead for part in parts) else None
-            if fault := epsilon_fault(settings.dtype, settings.optimizer, rule):
+            if optimizer is None and (fault := epsilon_fault(settings.dtype, settings.optimizer, rule)):
                 raise ExecutionError(f"dtype: {fault}")
             predictor = None if rule is None else Predictor(its_optimizer, rule)
         stages[index] = ModuleStage(

@@ -15,6 +15,7 @@ from .injected_faults import read_fault as read_fault
 from .injected_faults import require_there as require_there
 from .meeting import abort_failed as abort_failed
 from .meeting import all_gather as all_gather
+from .meeting import field_digests as field_digests
 from .meeting import gather_texts as gather_texts
 from .meeting import group_beside as group_beside
 from .meeting import share as share
@@ -24,6 +25,7 @@ from .progress_page import ProgressPage as ProgressPage
 from .progress_page import RankState as RankState
 from .rank_context import RankContext as RankContext
 from .rank_context import connected as connected
+from .rank_context import met as met
 from .rank_context import references as references
 from .rank_device import ranks_of_processes as ranks_of_processes
 from .rank_watch import WatchedRank as WatchedRank

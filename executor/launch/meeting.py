@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # loaded later, it would keep the default group as a default argument
 from pydantic import TypeAdapter
 from torch import Tensor
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from pipesched.executor import ExecutionError, RankFailed, waiting_for
 from pipesched.executor.launch.run_spec import RunSpec
@@ -137,6 +137,39 @@ def default_group(groups: Groups, rank: int, size: int, store: Store, patience: 
             dist.destroy_process_group()
 
 
+def scripts_store(number: int) -> Store:
+    """Return a store of the processes of the default group that the script has made, for the `number`-th run."""
+    return PrefixStore(f"pipesched.own{number}", dist.distributed_c10d._get_default_store())  # noqa: SLF001 -- there is no public one
+
+
+@contextmanager
+def scripts_group(groups: Groups, rank: int) -> Iterator[None]:
+    """Use the default group that the script has made; in the end only the groups of the run are destroyed.
+
+    Raises:
+        ExecutionError: The group carries no tensors of CPUs, or numbers the processes differently.
+    """
+    if "cpu:gloo" not in dist.get_backend_config():
+        raise ExecutionError(
+            f"torch.distributed: got a default group of {dist.get_backend_config()}, expected gloo for the CPU; try "
+            "init_process_group('cpu:gloo,cuda:nccl')"
+        )
+    if rank != dist.get_rank():
+        raise ExecutionError(
+            f"torch.distributed: got a default group in which rank {rank} of the schedule is {dist.get_rank()}, "
+            "expected equal numbers; let pipesched make the group"
+        )
+    is_over = False
+    try:
+        yield
+        is_over = True
+    finally:
+        if groups.are_communicators and not is_over:
+            groups.abort()
+        else:
+            groups.destroy()
+
+
 _failed: list[Groups] = []
 """The groups of a failed run."""
 
@@ -181,12 +214,13 @@ def digests_of(spec: RunSpec) -> dict[str, str]:
     job = values.pop("job")
     if spec.model is not None:
         values["model"] = costs_file_of(spec.model) or spec.model  # a file may lie elsewhere
-    fields = {**job, **{name: value for name, value in values.items() if name not in _OWN}}
-    return {name: _digest(value) for name, value in fields.items()}
+    return field_digests({**job, **{name: value for name, value in values.items() if name not in _OWN}})
 
 
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+def field_digests(fields: Mapping[str, object]) -> dict[str, str]:
+    """Return a digest of every field, given its value as JSON can hold it."""
+    texts = {name: json.dumps(value, sort_keys=True) for name, value in fields.items()}
+    return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
 
 
 def require_agreement(digests: Mapping[str, str], store: Store, process: int, size: int) -> None:

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from itertools import count
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from pipesched.executor import START_S, Averaging, ExecutionError, RankFailed, waiting_for
+from pipesched.executor import START_S, Averaging, ExecutionError, RankFailed, RunSettings, waiting_for
 from pipesched.executor.core import (
     Averaged,
     Batch,
@@ -46,11 +46,14 @@ from pipesched.executor.launch.meeting import (
     digests_of,
     gather_texts,
     require_agreement,
+    scripts_group,
+    scripts_store,
     shared_file,
 )
 from pipesched.executor.launch.rank_device import Neighbours, RankDevice, placed, ranks_of_processes
 from pipesched.executor.launch.run_spec import RunSpec, Train
 from pipesched.executor.transport import (
+    MESSAGE_TAG,
     BoundaryShape,
     Groups,
     NcclTransport,
@@ -74,6 +77,7 @@ class RankContext:
         groups: The process groups of the run, kept from list to list.
         timeout_s: Longest wait of the rank for one message.
         is_first: Whether this is process 0, which reports the results.
+        store: Store that all processes share, or None if unknown.
         interference: Faults of the rank, or None without any.
     """
 
@@ -82,6 +86,7 @@ class RankContext:
     groups: Groups
     timeout_s: float
     is_first: bool
+    store: Store | None = None
     interference: Interference | None = None
 
     @property
@@ -102,6 +107,7 @@ class RankContext:
         recorder: Recorder,
         at: Callable[[int, Op], None] = lambda index, op: None,  # noqa: ARG005 -- nobody need listen
         compression: MessagePrecision | None = None,
+        tag: int = MESSAGE_TAG,
     ) -> Rank:
         """Return the `Rank` of this process in `schedule`; all ranks call this together.
 
@@ -112,6 +118,7 @@ class RankContext:
             recorder: Recorder of the rank.
             at: Called before each op with its position in the list and the op.
             compression: Compression of the messages between stages.
+            tag: Number of the messages over gloo; lists whose messages must not meet have different numbers.
 
         Raises:
             ExecutionError: Compression over NCCL.
@@ -122,7 +129,7 @@ class RankContext:
                 "waiting for the device; try backend gloo"
             )
         lists = lists_of(schedule, {self.rank, *(sender for sender, to in channels(schedule) if to == self.rank)})
-        transport = self._transport(schedule, lists, shapes, compression)
+        transport = self._transport(schedule, lists, shapes, compression, tag)
         rank = Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
         return rank if self.interference is None else self.interference.on(rank)
 
@@ -132,6 +139,7 @@ class RankContext:
         lists: Mapping[int, Iterable[Op]],
         shapes: Mapping[int, BoundaryShape],
         compression: MessagePrecision | None,
+        tag: int,
     ) -> Transport:
         """Return the transport of this rank; all ranks call this together."""
         terms = {group: [rank for rank, _ in places] for group, places in schedule.summands.items()}
@@ -141,19 +149,26 @@ class RankContext:
                 self.rank, lists, schedule.num_stages, shapes, self.device, self.groups.of_sums(sums),
                 {group: Counter(ranks)[self.rank] for group, ranks in terms.items()},
                 are_held=schedule.is_held and schedule.is_lowered,
+                tag=tag,
             )  # fmt: skip
             if self.place.backend == "nccl":
                 return NcclTransport(own, self.groups.of_channels(channels(schedule)))
         return ProcessGroupTransport(own, self.timeout_s, compression, is_staged=self.device.type == "cuda")
 
-    def run(self, me: Rank, batch: Batch) -> None:
-        """Run the list of `me` once, all ranks starting together.
+    def run(self, me: Rank, batch: Batch, *, meets: bool = True) -> None:
+        """Run the list of `me` once.
+
+        Args:
+            me: The rank.
+            batch: The data of the run.
+            meets: Whether all ranks start together.
 
         Raises:
             RankFailed: An op failed; with rank, op and micro-batch.
         """
         begin(me)
-        self.meet()
+        if meets:
+            self.meet()
         for waiting in execute_rank(me, batch):
             raise RankFailed(str(waiting))  # our transport waits inside `take`
         end(me)
@@ -175,7 +190,31 @@ def connected(spec: RunSpec, schedule: Schedule, meet: str) -> Iterator[RankCont
             processes do not agree.
         PeerLost: Another rank did not come, or ended early.
     """
-    process, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    digests = digests_of(spec) if meet == "env://" else None
+    with met(spec, schedule, meet, digests) as context:
+        yield replace(context, interference=_interference(spec, schedule))
+
+
+@contextmanager
+def met(
+    settings: RunSettings, schedule: Schedule, meet: str, digests: Mapping[str, str] | None
+) -> Iterator[RankContext]:
+    """Meet the other ranks, as `connected`; a default group that the script has made is used, and stays as it is.
+
+    Args:
+        settings: Give device, backend, threads and timeout.
+        schedule: The lists of all ranks.
+        meet: Meeting point of the ranks: an ``init_method`` of torch.distributed.
+        digests: Digests of the fields of the run that must be equal in all processes, or None for no check.
+
+    Raises:
+        ExecutionError, PeerLost: As for `connected`; or the script's group carries no tensors of CPUs.
+    """
+    is_theirs = meet == "env://" and dist.is_initialized()
+    if is_theirs:
+        process, size = dist.get_rank(), dist.get_world_size()
+    else:
+        process, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size != schedule.num_ranks:
         raise ExecutionError(
             f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
@@ -183,21 +222,22 @@ def connected(spec: RunSpec, schedule: Schedule, meet: str) -> Iterator[RankCont
     rank = ranks_of_processes(schedule.rank_to_device)[process]
     near = Neighbours.of(schedule.rank_to_device, process)
     # a dead peer is seen through its closed connection; this only bounds waits outside of the lists
-    patience = timedelta(seconds=max(START_S, spec.timeout_s))
+    patience = timedelta(seconds=max(START_S, settings.timeout_s))
     abort_failed(gives_up=True)
     with waiting_for(f"the other ranks of rank {rank}"):
-        store = _store(meet, process, size, patience)
-    if meet == "env://":
-        require_agreement(digests_of(spec), store, process, size)
-    place = placed(spec.device, spec.backend, near, store)
+        store = scripts_store(next(_meetings)) if is_theirs else _store(meet, process, size, patience)
+    if digests is not None:
+        require_agreement(digests, store, process, size)
+    place = placed(settings.device, settings.backend, near, store)
     groups = Groups(place.backend, place.device)
+    is_pinned = settings.is_pinned and settings.device == "cpu"
     with (
-        _cores(near.index, near.num_devices, spec.threads, is_pinned=spec.is_pinned and spec.device == "cpu"),
-        computing(spec.threads, [place.device]),
+        _cores(near.index, near.num_devices, settings.threads, is_pinned=is_pinned),
+        computing(settings.threads, [place.device]),
         nccl_environment() if place.backend == "nccl" else nullcontext(),
-        default_group(groups, rank, size, store, patience),
+        scripts_group(groups, rank) if is_theirs else default_group(groups, rank, size, store, patience),
     ):
-        yield RankContext(rank, place, groups, spec.timeout_s, process == 0, _interference(spec, schedule))
+        yield RankContext(rank, place, groups, settings.timeout_s, process == 0, store)
         with waiting_for(f"the other ranks of rank {rank}"):
             dist.barrier()
 

@@ -1,10 +1,15 @@
 from .launcher import launch as launch
+from .local_loop import LocalLoop as LocalLoop
 from .local_runner import local_ranks as local_ranks
 from .local_runner import run_local as run_local
 from .local_training import train_locally as train_locally
+from .loop_lists import lists_of_batch as lists_of_batch
 from .measuring_job import Measured as Measured
 from .measuring_job import whole_model_losses as whole_model_losses
+from .own_loop import LoopSpec as LoopSpec
+from .own_loop import OwnLoop as OwnLoop
 from .rank_job import RankListener as RankListener
+from .rank_loop import RankLoop as RankLoop
 from .rank_process import patient as patient
 from .rank_process import run_rank as run_rank
 from .result_text import result_file as result_file

@@ -130,7 +130,7 @@ class MeasuringJob(RankJob[Measured]):
             routes = ThrottledRoutes(self._schedule, self._cluster, job.emulate)
             page = _shared_page(routes, context)
             rank = replace(rank, transport=ThrottledTransport(context.rank, rank.transport, routes, page))
-        offset_ns = _clock_offset_ns(context.rank)
+        offset_ns = clock_offset_ns(context.rank)
         self._look(context)
         for iteration in range(job.warmup + job.iterations):
             context.run(rank, batch)
@@ -248,7 +248,7 @@ def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:
     return page
 
 
-def _clock_offset_ns(rank: int, rounds: int = 20) -> int:
+def clock_offset_ns(rank: int, rounds: int = 20) -> int:
     """Return the offset from this rank's clock to rank 0's: 0 on one host, else from the fastest of `rounds` echoes."""
     hosts = gather_texts(socket.gethostname())
     offset_ns = 0

@@ -3,6 +3,7 @@ from .boundary_shapes import TensorShape as TensorShape
 from .boundary_shapes import TupleShape as TupleShape
 from .boundary_shapes import emulated_shapes as emulated_shapes
 from .boundary_shapes import find_shapes as find_shapes
+from .channel_ends import MESSAGE_TAG as MESSAGE_TAG
 from .channel_ends import RankChannels as RankChannels
 from .groups import Groups as Groups
 from .in_process import LocalTransport as LocalTransport

@@ -23,7 +23,8 @@ from pipesched.profiles.models import Value, tensors_of
 from pipesched.schedules.ops import Group, Message, Op, Payload, Recv, Reduce, Send
 from pipesched.schedules.semantics import Acknowledgements, Meetings
 
-_TAG = 7
+MESSAGE_TAG = 7
+"""Number of the messages of a run over gloo."""
 
 SentParts: TypeAlias = tuple[tuple[dist.Work, Tensor], ...]
 """The sends that one message takes, each with the tensor that it keeps."""
@@ -59,6 +60,7 @@ class RankChannels:
         reduce_groups: Process group of the ranks of each sum.
         num_terms: Number of stages of the rank in each sum over stages.
         are_held: Whether the lists are in memory.
+        tag: Number of the messages over gloo; lists whose messages must not meet have different numbers.
     """
 
     rank: int
@@ -69,6 +71,7 @@ class RankChannels:
     reduce_groups: Mapping[Group, dist.ProcessGroup] = field(default_factory=dict)
     num_terms: Mapping[Group, int] = field(default_factory=dict)
     are_held: bool = False
+    tag: int = MESSAGE_TAG
 
 
 @dataclass(slots=True)
@@ -103,6 +106,7 @@ class ChannelEnds(Transport):
             Payload.GRADIENT: {index: shape.gradient for index, shape in channels.shapes.items()},
         }
         self._device = channels.device
+        self._tag = channels.tag
         self._reduce_groups = channels.reduce_groups
         self._num_terms = channels.num_terms
         self._own_terms: dict[Group, _OwnTerms] = {}
@@ -166,8 +170,8 @@ class ChannelEnds(Transport):
         _, number = self._meetings.send(self._rank, op.peer)
         self._under_way[op.peer].append(self._isend_parts(shape, value, op.peer, number))
 
-    def _isend(self, tensor: Tensor, peer: int, tag: int = _TAG) -> tuple[dist.Work, Tensor]:
-        tensor = self._staged(tensor)
+    def _isend(self, tensor: Tensor, peer: int, tag: int | None = None) -> tuple[dist.Work, Tensor]:
+        tensor, tag = self._staged(tensor), self._tag if tag is None else tag
         with waiting_for(f"rank {peer} to be there for a message", peer):
             work = dist.isend(tensor, peer, group=self._group(self._rank, peer), tag=tag)
         assert work is not None, "both ends are in the channel's group"
@@ -184,8 +188,8 @@ class ChannelEnds(Transport):
         _, number = self._meetings.recv(self._rank, op.peer)
         self._posted[op.message] = Incoming(work, buffer, op.peer, proof, number)
 
-    def _irecv(self, shape: BoundaryShape, peer: int, tag: int = _TAG) -> tuple[dist.Work, Tensor]:
-        buffer = self._buffer(shape)
+    def _irecv(self, shape: BoundaryShape, peer: int, tag: int | None = None) -> tuple[dist.Work, Tensor]:
+        buffer, tag = self._buffer(shape), self._tag if tag is None else tag
         with waiting_for(f"rank {peer} to be there for a message", peer):
             work = dist.irecv(buffer, peer, group=self._group(peer, self._rank), tag=tag)
         assert work is not None, "both ends are in the channel's group"

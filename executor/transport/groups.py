@@ -116,6 +116,12 @@ class Groups:
         for thread in threads:
             thread.join(max(0.0, until_s - time.monotonic()))
 
+    def destroy(self) -> None:
+        """Destroy the groups, which no rank uses any more."""
+        for group in (*self._channels.values(), *self._sums.values()):
+            if _has_us(group):
+                dist.destroy_process_group(group)
+
     @property
     def are_communicators(self) -> bool:
         """Whether there are groups that cannot be destroyed while a GPU is stuck."""

@@ -4,6 +4,7 @@ from . import exporting as exporting
 from . import file_formats as file_formats
 from . import measuring as measuring
 from . import optimizing as optimizing
+from . import pipelines as pipelines
 from . import planning as planning
 from . import simulating as simulating
 from . import sweeping as sweeping

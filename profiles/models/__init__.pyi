@@ -19,6 +19,7 @@ from .ties import shared_parameters as shared_parameters
 from .ties import tied_stages as tied_stages
 from .ties import ties_between as ties_between
 from .torch_names import OPTIMIZERS as OPTIMIZERS
+from .torch_names import OptimizerFactory as OptimizerFactory
 from .torch_names import make_optimizer as make_optimizer
 from .torch_names import torch_dtype as torch_dtype
 from .values import Value as Value

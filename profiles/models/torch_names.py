@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import torch
 from torch import nn, optim
@@ -16,6 +17,9 @@ def torch_dtype(name: str) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
+
+OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], optim.Optimizer]
+"""A function that makes an optimizer of some parameters."""
 
 OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter], float], optim.Optimizer]] = {
     "sgd": lambda parameters, lr: optim.SGD(parameters, lr),

@@ -1,0 +1,173 @@
+"""A training loop with a process per rank: this process' rank, under torchrun or in a group of torch.distributed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from typing import cast, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipesched.executor import LAUNCHER_S, ExecutionError, PeerLost, starting, waiting_for
+from pipesched.executor.core import Batch, HostClock, ModuleStage, Rank, Recorder, Stage, build_stages
+from pipesched.executor.launch import all_gather, field_digests, gather_texts, met
+from pipesched.executor.runs.loss_mail import LossMail
+from pipesched.executor.runs.measuring_job import clock_offset_ns, recorded_tensors
+from pipesched.executor.runs.own_loop import LoopSpec, OwnLoop, RankRecord
+from pipesched.executor.transport import MESSAGE_TAG, find_shapes
+from pipesched.profiles.models import Value, tensors_of, torch_dtype
+from pipesched.schedules import Schedule
+from pipesched.schedules.formats import to_json
+
+
+@final
+class RankLoop(OwnLoop):
+    """This process' rank of a training loop.
+
+    Raises:
+        ExecutionError: The processes do not agree, or there is another number of them.
+        PeerLost: Another process did not come.
+    """
+
+    def __init__(self, spec: LoopSpec) -> None:
+        super().__init__(spec)
+        self._stack, lists = ExitStack(), spec.schedule
+        self._number, self._call = 0, ""
+        self._context = context = self._stack.enter_context(met(spec.settings, lists, "env://", _digests(spec)))
+        try:
+            with starting(context.rank):
+                stages = build_stages(
+                    lists, context.rank, spec.model, spec.bounds, spec.settings, context.device,
+                    optimizer=spec.optimizer, keeps_dtype=spec.keeps_dtype, on_loss=self._take_loss,
+                )  # fmt: skip
+                self._stages = cast("dict[int, ModuleStage]", stages)
+            sample = self._placed(Batch([spec.sample], []), context.rank, context.device).inputs
+            self._shapes = find_shapes(lists, context.rank, stages, sample[0] if sample else None)
+            senders = lists.replicas(lists.num_stages - 1)
+            self._mail = LossMail(context.rank, senders, lists.num_ranks, spec.settings.timeout_s)
+            self._num_own_losses = sum(
+                lists.home(lists.num_stages - 1, microbatch) == context.rank
+                for microbatch in range(lists.num_microbatches)
+            )
+            self._align_replicas()
+            self._use(self._join(lists, {context.rank: stages}, MESSAGE_TAG))
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    @property
+    def stages(self) -> Mapping[int, Mapping[int, ModuleStage]]:
+        return {self._context.rank: self._stages}
+
+    def _join(self, lists: Schedule, stages: Mapping[int, Mapping[int, Stage]], tag: int) -> list[Rank]:
+        recorder = Recorder(HostClock(), keeps=False)
+        return [self._context.join(lists, stages[self._context.rank], self._shapes, recorder, tag=tag)]
+
+    def _align_replicas(self) -> None:
+        """Give all replicas of a stage the weights of the first, as scripts may have drawn different ones."""
+        lists, rank = self._spec.schedule, self._context.rank
+        copied = [index for index in range(lists.num_stages) if len(lists.replicas(index)) > 1]
+        own = {index: self._stages[index].module.state_dict() for index in copied if index in self._stages}
+        first = {index: state for index, state in own.items() if min(lists.replicas(index)) == rank}
+        state = self.union({f"{index}.{key}": tensor for index, its in first.items() for key, tensor in its.items()})
+        for index, its in own.items():
+            self._stages[index].module.load_state_dict({key: state[f"{index}.{key}"] for key in its})
+
+    def begin_turn(self, call: str) -> None:
+        self._number, self._call = self._number + 1, call
+
+    def cause_of(self, error: BaseException) -> ExecutionError | None:
+        """Return that the processes are in different calls, if a wait has failed in each of them."""
+        context, size = self._context, self._spec.schedule.num_ranks
+        if not isinstance(error, PeerLost) or context.store is None:
+            return None
+        with suppress(RuntimeError):  # a process that has died tells nothing
+            context.store.set(f"call{context.rank}", f"call {self._number}, {self._call}")
+            keys = [f"call{rank}" for rank in range(size)]
+            context.store.wait(keys, timedelta(seconds=LAUNCHER_S))
+            calls = [context.store.get(key).decode() for key in keys]
+            if len(set(calls)) > 1:
+                made = "; ".join(f"rank {rank}: {call}" for rank, call in enumerate(calls))
+                return ExecutionError(
+                    f"pipeline: got different calls ({made}), expected the same calls in the same order in every "
+                    "process"
+                )
+        return None
+
+    def step(self, batch: Batch, *, updates: bool, records: bool) -> Tensor:
+        self._turn = self._number
+        self._mail.expect()
+        return super().step(batch, updates=updates, records=records)
+
+    def _take_loss(self, microbatch: int, output: Value, target: Value, loss: Tensor) -> None:
+        super()._take_loss(microbatch, output, target, loss)
+        if len(self._losses) == self._num_own_losses and self._context.device.type == "cpu":
+            self._send_losses()  # before the last backward, during which the message travels
+
+    def _send_losses(self) -> None:
+        total = sum(self._losses[microbatch].item() for microbatch in sorted(self._losses))
+        self._mail.send(total, next(iter(self._losses.values())).dtype, self._turn)
+
+    def _execute(self, ranks: Sequence[Rank], batch: Batch) -> None:
+        (rank,) = ranks
+        self._context.run(rank, self._placed(batch, rank.rank, self._context.device), meets=False)
+
+    def _mean_loss(self) -> Tensor:
+        if self._losses and self._context.device.type != "cpu":
+            self._send_losses()
+        total, dtype = self._mail.total(self._turn)
+        return torch.tensor(total / self._spec.schedule.num_microbatches, dtype=dtype)
+
+    def gather_texts(self, text: str) -> list[str]:
+        return gather_texts(text)
+
+    def union(self, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
+        headers = gather_texts(json.dumps([[name, _name_of(t.dtype), list(t.shape)] for name, t in own.items()]))
+        tensors: dict[str, Tensor] = {}
+        for rank, header in enumerate(headers):
+            for name, dtype, shape in json.loads(header):
+                tensor = own[name] if name in own else torch.empty(shape, dtype=torch_dtype(dtype))
+                if tensor.numel():
+                    with waiting_for(f"{name} of rank {rank}", rank):
+                        dist.broadcast(tensor.view(-1).view(torch.uint8), rank)
+                tensors[name] = tensor
+        return tensors
+
+    def _records(self) -> list[RankRecord]:
+        times_ns, held_bytes = recorded_tensors(self._recorded[0].recorder)
+        times = all_gather(times_ns + clock_offset_ns(self._context.rank))
+        held = all_gather(held_bytes)
+        return [(rows.tolist(), after.tolist(), most.tolist()) for rows, (after, most) in zip(times, held, strict=True)]
+
+    def close(self, error: BaseException | None = None) -> None:
+        if error is None:
+            self._stack.close()
+        else:
+            self._stack.__exit__(type(error), error, error.__traceback__)
+
+    def _device_of(self, rank: int) -> torch.device:  # noqa: ARG002 -- there is one
+        return self._context.device
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _digests(spec: LoopSpec) -> dict[str, str]:
+    settings = spec.settings
+    return field_digests(
+        {
+            "schedule": to_json(spec.schedule),
+            "partition": spec.bounds,
+            "example": [[list(t.shape), str(t.dtype)] for t in tensors_of(spec.sample)],
+            "seed": settings.seed,
+            "clip_grad_norm": settings.clip_grad_norm,
+            "dtype": None if spec.keeps_dtype else settings.dtype,
+            "device": settings.device,
+        }
+    )

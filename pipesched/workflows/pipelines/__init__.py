@@ -1,0 +1,5 @@
+"""A pipeline in one's own training loop."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

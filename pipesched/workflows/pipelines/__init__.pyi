@@ -1,0 +1,1 @@
+from .pipeline import Pipeline as Pipeline

@@ -1,0 +1,125 @@
+"""Batches of a user's loop, cut into micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipesched.executor.core import Batch
+from pipesched.profiles.models import Value, microbatch, tensors_of
+from pipesched.workflows import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """The form of the batches of a loop.
+
+    Attributes:
+        sample: Inputs of one micro-batch.
+        size: Samples of a micro-batch.
+        num_microbatches: Micro-batches of a batch.
+    """
+
+    sample: Value
+    size: int
+    num_microbatches: int
+
+    @staticmethod
+    def of(example: Any, num_microbatches: int) -> BatchForm:
+        """Return the form of batches, given the inputs of one micro-batch.
+
+        Raises:
+            ArgumentError: The example has no tensor, or tensors of several numbers of samples.
+        """
+        sample = as_value("example", example)
+        sizes = {len(tensor) if tensor.dim() else 0 for tensor in tensors_of(sample)}
+        if len(sizes) != 1 or 0 in sizes:
+            raise ArgumentError(
+                f"example: got tensors of {_shapes(sample)}, expected inputs of one micro-batch, each with its samples "
+                "in dimension 0; try example=(inputs[:2],)"
+            )
+        return BatchForm(sample, sizes.pop(), num_microbatches)
+
+    def cut(self, inputs: Any, targets: Any, *, is_whole: bool) -> list[Batch]:
+        """Return the micro-batches of some samples, as views, at most `num_microbatches` in each Batch.
+
+        Args:
+            inputs: Inputs, as the example.
+            targets: Targets with as many samples, or None.
+            is_whole: Whether there must be exactly `num_microbatches`.
+
+        Raises:
+            ArgumentError: The samples cannot be divided, or have other shapes than the example.
+        """
+        values = as_value("inputs", inputs)
+        count = self._count(values, is_whole=is_whole)
+        labels = () if targets is None else as_value("targets", targets)
+        for tensor in tensors_of(labels):
+            if not tensor.dim() or len(tensor) != count * self.size:
+                raise ArgumentError(
+                    f"targets: got a tensor of {tuple(tensor.shape)}, expected {count * self.size} samples in "
+                    "dimension 0, as the inputs have"
+                )
+        numbers = range(count)
+        cut = [microbatch(values, number, count) for number in numbers]
+        aims = [microbatch(labels, number, count) for number in numbers]
+        most = self.num_microbatches
+        return [Batch(cut[at : at + most], aims[at : at + most]) for at in range(0, count, most)]
+
+    def _count(self, values: Value, *, is_whole: bool) -> int:
+        """Return the number of micro-batches of some inputs."""
+        sample, whole = tensors_of(self.sample), tensors_of(values)
+        if len(sample) != len(whole):
+            raise ArgumentError(f"inputs: got {len(whole)} tensors, expected {len(sample)}, as the example has")
+        num_samples = len(whole[0]) if whole[0].dim() else 0
+        expected = self.size * self.num_microbatches
+        if (num_samples != expected) if is_whole else (not num_samples or num_samples % self.size):
+            more = f"{expected}, {self.num_microbatches} micro-batches of {self.size}"
+            raise ArgumentError(
+                f"inputs: got {num_samples} samples, expected {more if is_whole else f'a multiple of {self.size}'}; "
+                "try a DataLoader with drop_last=True"
+            )
+        for tensor, like in zip(whole, sample, strict=True):
+            shape = (num_samples, *like.shape[1:])
+            if tensor.shape != shape or tensor.dtype != like.dtype:
+                raise ArgumentError(
+                    f"inputs: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {like.dtype}, {shape}, "
+                    "as in the example; pad the samples to one shape"
+                )
+        return num_samples // self.size
+
+
+def as_value(name: str, data: Any) -> Value:
+    """Return the tensors of a batch.
+
+    Raises:
+        ArgumentError: `data` is neither a tensor nor a tuple, list or dictionary with tensors.
+    """
+    items = list(data.values()) if hasattr(data, "values") and not isinstance(data, Tensor) else data
+    parts = [items] if isinstance(items, Tensor) else items
+    if not isinstance(parts, tuple | list) or not any(isinstance(part, Tensor) for part in parts):
+        raise ArgumentError(
+            f"{name}: got {type(data).__name__}, expected a tensor, or a tuple or dictionary of tensors"
+        )
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def joined(values: list[Value]) -> Value:
+    """Return the value of all samples, given the values of the micro-batches; numbers without samples are stacked."""
+    if isinstance(values[0], Tensor):
+        tensors = [tensor for value in values for tensor in tensors_of(value)]
+        return torch.cat(tensors) if tensors[0].dim() else torch.stack(tensors)
+    columns = zip(*(value for value in values if isinstance(value, tuple)), strict=True)
+    return tuple(None if column[0] is None else _tensor(joined(list(column))) for column in columns)
+
+
+def _tensor(value: Value) -> Tensor:
+    assert isinstance(value, Tensor), "a column of tensors"
+    return value
+
+
+def _shapes(value: Value) -> str:
+    return ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(value))

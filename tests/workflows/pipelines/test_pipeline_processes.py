@@ -1,0 +1,119 @@
+"""A pipeline in a script with a process per rank: equal losses everywhere, and one line where a script goes wrong."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from tests.cli.conftest import ROOT
+from tests.processes import run
+from tests.workflows.pipelines.test_pipeline import SIZE, batches, pipeline, plain_loop, whole
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+SCRIPT = """
+import json, os, signal
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import pipesched
+from tests.workflows.pipelines.test_pipeline import batches, pipeline
+
+rank, said = int(os.environ["RANK"]), {}
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, when another rank has ended
+"""
+EQUAL = """
+import torch
+torch.manual_seed(rank)  # replicas of a module with other weights are made equal
+data = list(batches(6, 12))
+for name, norm in (("1f1b", None), ("1f1b", 0.05), ("zbv", None), ("chimera", 0.05)):
+    if name == "zbv":
+        dist.init_process_group("gloo")
+    with pipeline(name, clip_grad_norm=norm) as pipe:
+        losses = [pipe.step(*batch, update=number % 3 == 2).item() for number, batch in enumerate(data)]
+        said[f"{name} {norm}"] = losses
+        recorded = pipe.step(*data[0], record=True), pipe.step(*data[0])
+        timeline = pipe.timeline()
+        said[f"{name} {norm} shared"] = [
+            *[loss.item() for loss in recorded], timeline.makespan_s, len(timeline.spans),
+            pipe.evaluate(*data[0]).item(), pipe.evaluate(data[0][0])[:6].tolist(),
+            {key: value.tolist() for key, value in pipe.state_dict().items()},
+        ]
+        before = pipe.state_dict()
+        pipe.step(*data[0])
+        pipe.load_state_dict(before)
+        said[f"{name} {norm} again"] = pipe.evaluate(*data[0]).item()
+    said[f"{name} groups"] = dist.is_initialized()
+Path(f"said{rank}").write_text(json.dumps(said))
+"""
+CASES = {
+    "evaluate against step": (
+        "pipe.step(*batch)\n    (pipe.step if rank else pipe.evaluate)(*batch)",
+        "pipeline: got different calls (rank 0: call 2, evaluate; rank 1: call 2, step), expected the same calls in",
+    ),
+    "one step more": (
+        "pipe.step(*batch)\n    pipe.evaluate(*batch) if rank else None\n    pipe.step(*batch)",
+        "pipeline: got different calls (rank 0: call 2, step; rank 1: call 2, evaluate), expected the same calls in",
+    ),
+    "an update on one": (
+        "pipe.step(*batch, update=rank == 0)",
+        "pipeline: got different calls (rank 0: call 1, step; rank 1: call 1, step without update), expected the same",
+    ),
+    "one has died": ("pipe.step(*batch)\n    os._exit(3) if rank else pipe.step(*batch)", "rank 0 failed at"),
+}
+
+pytestmark = pytest.mark.distributed
+
+
+def torchrun(folder, script, num_processes=2):
+    (folder / "script.py").write_text(SCRIPT + script)
+    clean = {key: value for key, value in os.environ.items() if key not in TORCHRUN}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
+    return run([*launcher, "script.py"], env=clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=folder)
+
+
+def test_processes_have_the_losses_of_a_plain_loop(tmp_path):
+    done = torchrun(tmp_path, EQUAL)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2))
+    assert first == second
+    for case in ("1f1b None", "1f1b 0.05", "zbv None", "chimera 0.05"):
+        norm = None if case.endswith("None") else 0.05
+        expected = plain_loop(whole(), batches(6, 4 * SIZE), max_norm=norm, accumulate=3)
+        assert first[case] == pytest.approx(expected, rel=1e-9)
+        assert first[f"{case} again"] == first[f"{case} shared"][4]
+    assert [first[f"{name} groups"] for name in ("1f1b", "zbv", "chimera")] == [False, True, True]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_script_out_of_turn_ends_in_one_line_everywhere(case, tmp_path):
+    calls, message = CASES[case]
+    script = f"""
+batch = next(batches(1, 12))
+pipe = pipeline(timeout_s=3.0)
+try:
+    {calls}
+except pipesched.ExecutionError as error:
+    Path(f"said{{rank}}").write_text(str(error))
+"""
+    torchrun(tmp_path, script)
+    told = [path.read_text() for path in sorted(tmp_path.glob("said*"))]
+    assert len(told) == (1 if case == "one has died" else 2), told
+    assert told[0].startswith(message)
+    assert not any("\n" in line for line in told)
+
+
+def test_another_number_of_processes_is_refused(tmp_path):
+    done = torchrun(tmp_path, "pipeline()", 3)
+    assert "schedule 1f1b has 2 ranks, but 3 processes were started" in done.stderr
+
+
+def test_processes_with_other_arguments_are_refused(tmp_path):
+    done = torchrun(tmp_path, "pipeline(seed=rank)")
+    assert "seed: process 1 got something else than process 0; expected the same in every process" in done.stderr
+
+
+def test_one_process_of_torchrun_runs_all_ranks(tmp_path):
+    done = torchrun(tmp_path, "print(pipeline().step(*next(batches(1, 12))).item())", 1)
+    with pipeline() as pipe:
+        assert done.stdout.split()[-1] == str(pipe.step(*next(batches(1, 12))).item())
