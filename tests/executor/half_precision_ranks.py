@@ -8,7 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
+from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape, TupleShape
 from pipesched.schedules.ops import Message, Payload, Recv, Send, forward
 
 CPU = torch.device("cpu")
@@ -50,8 +50,38 @@ def main(arguments):
                         )
                 transport.flush()
                 dist.barrier()
+    exchange_tuples(rank)
     print("fine", flush=True)
     return 0
+
+
+def exchange_tuples(rank):
+    """Send tuples in which each tensor fits or does not on its own, and one that is not compressed."""
+    integers = TensorShape((2,), torch.int64, requires_grad=False)
+    floats = TensorShape(SIZE, torch.float64)
+    shape = TupleShape((floats, None, integers, floats, TensorShape(SIZE, torch.float32, requires_grad=False)))
+    send = Send(Message(Payload.ACTIVATION, 0, 0), 1)
+    programs = {0: [forward(0, 0), send]}
+    for is_staged in (False, True):
+        for first, second, third in ((0, 2, 3), (0, 1, 2), (4, 5, 1)):
+            double, single = list(messages(torch.float64)), list(messages(torch.float32))
+            value = double[first], None, torch.tensor([3, 2**60]), double[second], single[third]
+            transport = ProcessGroupTransport(
+                RankChannels(rank, programs if rank else {}, 2, {0: shape}, CPU), 30.0, "half", is_staged=is_staged
+            )
+            if rank == 0:
+                transport.send(send, value)
+            else:
+                transport.post(Recv(send.message, 0))
+                arrived = transport.take(send.message)
+                assert [None if part is None else part.requires_grad for part in arrived] == [
+                    True, None, False, True, False,
+                ]  # fmt: skip
+                assert torch.equal(arrived[2], value[2])
+                for place, number in ((0, first), (3, second), (4, third)):
+                    check(arrived[place].detach(), value[place], fits=number % 3 != 1 and number != 5)
+            transport.flush()
+            dist.barrier()
 
 
 def check(arrived, sent, fits):

@@ -16,6 +16,7 @@ from tests.executor import recurrences
 from tests.executor.models import plain
 from tests.executor.pipelines import Local, assert_equal
 from tests.executor.recurrences import CONSISTENT, RULES, SCHEMES, Adam, Sgd, at_least, by_layer, scheme_of, train
+from tests.executor.tuple_models import paired
 
 LR = recurrences.LR
 
@@ -27,13 +28,26 @@ def lowered(name, d, num_microbatches, extra, recomputes):
     return lower(recompute(schedule) if recomputes else schedule)
 
 
-def compare(name, d, count, optimizer, hand, *, rule=None, prediction=None, extra=0, recomputes=False, rebuilds=False):
+def compare(
+    name,
+    d,
+    count,
+    optimizer,
+    hand,
+    *,
+    rule=None,
+    prediction=None,
+    extra=0,
+    recomputes=False,
+    rebuilds=False,
+    make=plain,
+):
     """Run scheme `name` on d ranks and by hand; assert that the weights are the same, and have moved."""
     num_microbatches = at_least(count, name, d)
     schedule = lowered(name, d, num_microbatches, extra, recomputes)
     num_layers = max(3, schedule.num_stages)
     run = Local(
-        schedule, plain(num_layers), optimizer=optimizer, lr=LR, prediction=prediction, lowering=lambda ready: ready
+        schedule, make(num_layers), optimizer=optimizer, lr=LR, prediction=prediction, lowering=lambda ready: ready
     )
     start = by_layer(run.parameters)
     stage_of = [stage for stage, (first, last) in enumerate(run.bounds) for _ in range(first, last)]
@@ -105,6 +119,13 @@ def test_recompute_rebuilds_with_the_weights_of_the_backward(name):
     # where F and B agree it changes nothing
     rebuilds = name not in CONSISTENT
     compare(name, 4, 24, "momentum", BY_HAND["momentum"], recomputes=True, rebuilds=rebuilds)
+
+
+@pytest.mark.parametrize("recomputes", [False, True], ids=["plain", "recompute"])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_stages_that_pass_several_tensors_on_read_the_same_weights(name, recomputes):
+    rebuilds = recomputes and name not in CONSISTENT
+    compare(name, 3, 16, "momentum", BY_HAND["momentum"], recomputes=recomputes, rebuilds=rebuilds, make=paired)
 
 
 @pytest.mark.parametrize("counts", [(3, 2, 1), (2, 2), (1, 3), (1, 2, 3)])

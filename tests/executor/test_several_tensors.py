@@ -1,16 +1,25 @@
 """Chains whose stages pass several tensors on, against the model in one piece, in float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
-from pipesched.executor.launch import Measure, RunSpec
+from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor.core import check_finite
+from pipesched.executor.launch import Measure, RunSpec, Train
+from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.runs.measuring_job import whole_model_losses
+from pipesched.executor.training.batches import step_seed
+from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import build_layers
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
-from pipesched.schedules.transforms import recompute
+from pipesched.schedules.transforms import ScheduleSpec, recompute
 from tests.executor import tuple_models
-from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_equal
+from tests.executor.job_sequence_ranks import run_together
+from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_equal, even_bounds
 from tests.schedules.edits import without_steps
 
 
@@ -51,7 +60,10 @@ def compare(schedule, model):
     assert [loss_of[number] for number in range(schedule.num_microbatches)] == pytest.approx(losses, rel=1e-12)
 
 
-MODELS = {model.__name__: model for model in (tuple_models.mixed, tuple_models.twins, tuple_models.fed)}
+X = torch.ones(4, 4)
+MODELS = {
+    model.__name__: model for model in (tuple_models.mixed, tuple_models.twins, tuple_models.fed, tuple_models.numbered)
+}
 
 
 @pytest.mark.parametrize("transform", [lambda schedule: schedule, recompute], ids=["plain", "recompute"])
@@ -62,6 +74,119 @@ def test_gradients_are_those_of_the_whole_model(name, make, transform):
         schedule = any_schedule(name, num_ranks, seed=num_ranks)
         if schedule is not None:
             compare(transform(schedule), make(layers=max(4, schedule.num_stages)))
+
+
+def test_compressed_tensors_of_a_message_lose_what_each_loses_alone():
+    arrived = []
+
+    class Listening(LocalTransport):
+        def send(self, op, value):
+            super().send(op, value)
+            arrived.append((value, self._room.mail[next(reversed(self._room.mail))][1].value))
+
+    schedule = build("gpipe", 2, 1)
+    Local(schedule, tuple_models.mixed(layers=4), transport=lambda *given: Listening(*given, "half")).run()
+    for sent, received in arrived:
+        for tensor, copy in zip(sent, received, strict=True):
+            if tensor is None or not tensor.is_floating_point():
+                assert tensor is copy
+            else:
+                scale = 2.0 ** (15 - torch.frexp(tensor.abs().max()).exponent) if tensor.any() else 1.0
+                assert torch.equal(copy, (tensor * scale).half().double() / scale)
+                assert copy.requires_grad == tensor.requires_grad
+    assert len(arrived) == 2
+
+
+def test_not_a_number_is_found_in_any_tensor_and_its_place_is_named():
+    class Spoiling(nn.Module):
+        def forward(self, x):
+            return x, x.long(), x / 0
+
+    model = tuple_models.of("spoiling", [Spoiling, tuple_models.Sum])
+    run = Local(build("gpipe", 2, 2), model)
+    run.ranks = [replace(rank, probe=check_finite) for rank in run.ranks]
+    with pytest.raises(RankFailed) as raised:
+        run.run()
+    assert str(raised.value).startswith(
+        "rank 0 failed at 0F0 (micro-batch 0): got infinity in tensor 2 of the output of stage 0, the first of this run"
+    )
+
+
+STEPS, BATCH = 3, 8
+
+
+def training(name, **given):
+    schedule = ScheduleSpec(name=name, num_ranks=2, num_microbatches=4, recompute=given.pop("recompute", None))
+    bounds = even_bounds(4, schedule.run(STEPS).lists(STEPS).num_stages)
+    return RunSpec(
+        job=Train(schedule_spec=schedule, num_steps=STEPS, batch_size=BATCH), bounds=bounds, dtype="float64",
+        optimizer="sgd", lr=0.05, seed=3, **given,
+    )  # fmt: skip
+
+
+def plain_loop(model):
+    """Train the model in one piece; return the loss of each step, and that of held-out samples if there are some."""
+    module = build_layers(model, 0, len(model.layers), seed=3, dtype=torch.float64)
+    losses = []
+    for step in range(STEPS):
+        (x,), (y,) = (parts_of(value, 1) for value in model.batch(BATCH, step_seed(3, step)))
+        for layer in module:
+            x = layer(x)
+        loss = model.loss(x, y)
+        losses.append(loss.item())
+        module.zero_grad()
+        loss.backward()
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.data -= 0.05 * parameter.grad
+    if model.held_out is None:
+        return losses, None
+    (x,), (y,) = (parts_of(value, 1) for value in model.held_out())
+    return losses, model.loss(module(x), y).item()
+
+
+RUNS = {
+    "1f1b": {"model": "mixed:layers=4", "recompute": "all"},
+    "zb_h1": {"model": "mixed:layers=4"},
+    "zbv": {"model": "twins:layers=4"},
+    "gpipe": {"model": "fed:layers=4"},
+    "interleaved": {"model": "numbered:layers=4"},
+}
+
+
+@pytest.mark.distributed
+def test_processes_that_exchange_several_tensors_train_as_the_whole_model(tmp_path):
+    jobs = {
+        name: training(name, **given | {"model": f"tests.executor.tuple_models:{given['model']}"})
+        for name, given in RUNS.items()
+    }
+    jobs["compressed"] = training("1f1b", model="tests.executor.tuple_models:mixed:layers=4", compression="half")
+    losses = run_together(jobs, 2, tmp_path)
+    for name, given in RUNS.items():
+        made, layers = given["model"].split(":")[0], 4
+        assert losses[name] == pytest.approx(plain_loop(getattr(tuple_models, made)(layers))[0], rel=1e-10), name
+    local = train_locally(training_of(jobs["compressed"]))
+    assert losses["compressed"] == pytest.approx([scores.loss for scores in local.steps], rel=1e-12)
+    assert losses["compressed"] != pytest.approx(losses["1f1b"], rel=1e-9)
+
+
+def test_held_out_samples_of_several_tensors_are_scored():
+    spec = training("1f1b", model="fed")
+    result = train_locally(training_of(spec, tuple_models.fed(layers=4)))
+    losses, held_out = plain_loop(tuple_models.fed(layers=4))
+    assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-12)
+    assert result.held_out.loss == pytest.approx(held_out, rel=1e-12)
+    assert result.held_out.accuracy is None
+
+
+def test_a_tensor_without_samples_is_refused():
+    model = replace(tuple_models.fed(layers=4), batch=lambda num_samples, seed: ((X, X[:1]), (X, X[:, 0])))
+    with pytest.raises(ExecutionError) as raised:
+        Local(build("gpipe", 2, 2), model)
+    assert str(raised.value) == (
+        "model fed: its batch has 1 samples in a tensor of (1, 4), expected 4 in dimension 0 of each tensor; repeat "
+        "for each sample what all of them share"
+    )
 
 
 def test_losses_of_the_whole_model_are_found_with_inputs_and_targets_of_several_tensors():

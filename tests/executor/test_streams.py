@@ -18,6 +18,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Compute, Phase
 from pipesched.schedules.transforms import recompute, replicate
+from tests.executor import tuple_models
 from tests.executor.pipelines import Local, any_schedule
 from tests.executor.race_detector import HERE, RaceDetector, RaceError, RacingStreams
 from tests.executor.random_lists import SmallStage, random_schedule
@@ -80,6 +81,15 @@ def test_a_schedule_of_each_kind_runs_without_a_race_and_gives_the_same_weights(
 )
 def test_recomputation_and_replicas_run_without_a_race(schedule):
     plain, streamed = (Local(schedule, "mlp:layers=12,width=4", optimizer="momentum") for _ in range(2))
+    plain.run(2)
+    raced(streamed)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters, streamed.parameters, strict=True))
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+def test_messages_of_several_tensors_are_copied_without_a_race(name):
+    schedule = recompute(build(name, 2, 4))
+    plain, streamed = (Local(schedule, tuple_models.mixed(layers=4)) for _ in range(2))
     plain.run(2)
     raced(streamed)
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters, streamed.parameters, strict=True))

@@ -1,5 +1,6 @@
 """Tiny chains whose layers pass several tensors on, also by name: ``tests.executor.tuple_models:mixed:layers=4``."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,7 +12,8 @@ from pipesched.profiles.models.mlp import mlp
 from tests.executor.models import WIDTH
 
 
-def _model(name, builders, loss=functional.mse_loss, batch=None):
+def of(name, builders, loss=functional.mse_loss, batch=None):
+    """Return the model of some layers; it learns what `mlp` does unless it has data of its own."""
     names = tuple(map(str, range(len(builders))))
     return Model(name, tuple(builders), names, loss, mlp(WIDTH).batch if batch is None else batch)
 
@@ -37,7 +39,7 @@ class Paired(nn.Module):
 
 def paired(layers: int):
     """Compute `models.plain`, and pass two floating tensors, an integer one and None."""
-    return _model("paired", [partial(Paired, is_last=index == layers - 1) for index in range(layers)])
+    return of("paired", [partial(Paired, is_last=index == layers - 1) for index in range(layers)])
 
 
 class First(nn.Module):
@@ -84,7 +86,7 @@ class Last(nn.Module):
 def mixed(layers: int):
     """Pass seven tensors of four types, changed and as they are; one of them is used by nobody."""
     middle = [partial(Middle, has_bias=index == 1) for index in range(1, layers - 1)]
-    return _model("mixed", [First, *middle, Last])
+    return of("mixed", [First, *middle, Last])
 
 
 class Twin(nn.Module):
@@ -109,7 +111,7 @@ class Sum(nn.Module):
 
 def twins(layers: int):
     """Pass a tensor twice, through layers that learn and layers that only exchange the two."""
-    return _model("twins", [*(partial(Twin, learns=index % 2 == 0) for index in range(layers - 1)), Sum])
+    return of("twins", [*(partial(Twin, learns=index % 2 == 0) for index in range(layers - 1)), Sum])
 
 
 class Embedding(nn.Module):
@@ -149,4 +151,26 @@ def fed(layers: int):
         numbers = torch.randint(8, (num_samples,), generator=random)
         return (numbers, vectors), (vectors.flip(-1), torch.rand(num_samples, generator=random))
 
-    return _model("fed", [Embedding, *[Gated] * (layers - 1)], weighted_loss, batch)
+    model = of("fed", [Embedding, *[Gated] * (layers - 1)], weighted_loss, batch)
+    return replace(model, held_out=lambda: batch(7, 99))
+
+
+class Numbers(nn.Module):
+    """Gives one integer tensor."""
+
+    def forward(self, x):
+        return (4 * x).long().clamp(0, 7)
+
+
+class Looked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(8, 1)
+
+    def forward(self, numbers):
+        return self.table(numbers).squeeze(-1)
+
+
+def numbered(layers: int):
+    """Pass one integer tensor from the first layer to the second, and none of several after that."""
+    return of("numbered", [Numbers, Looked, *[partial(nn.Linear, WIDTH, WIDTH)] * (layers - 2)])

@@ -11,7 +11,7 @@ from pipesched.executor.core import build_stages
 from pipesched.executor.transport import boundary_shapes, find_shapes
 from pipesched.profiles.models import Model
 from pipesched.schedules.builders import build
-from tests.executor import models
+from tests.executor import models, tuple_models
 from tests.executor.pipelines import CPU, even_bounds
 
 
@@ -63,6 +63,34 @@ def test_shapes_are_those_of_the_modes_that_the_layers_run_in():
     schedule, stages = stages_of(Model("halved", layers, ("a", "b"), plain.loss, plain.batch), 2)
     shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64))
     assert shapes[0].size == (4, models.WIDTH // 2)
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_tensors_of_a_tuple_require_gradients_as_in_a_run():
+    schedule, stages = stages_of(tuple_models.mixed(4), 4)
+    shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64))
+    real, size = torch.float64, (4, models.WIDTH)
+    first = [(real, size, True), (real, size, True), (torch.bool, size, False), (torch.int64, size, False), None]
+    kept = [(real, size, False), (real, size, True)]
+    biased = [*first[:4], (real, (models.WIDTH,), True), *kept]
+    assert [
+        [None if part is None else (part.dtype, part.size, part.requires_grad) for part in shape.parts]
+        for shape in shapes.values()
+    ] == [[*first, *kept], biased, biased]
+
+
+class AsWhole(nn.Module):
+    def forward(self, x):
+        return x.long()
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_integer_tensor_alone_requires_no_gradient():
+    plain = models.plain(2)
+    model = Model("whole", (AsWhole, lambda: nn.Embedding(9, models.WIDTH)), ("a", "b"), plain.loss, plain.batch)
+    schedule, stages = stages_of(model, 2)
+    shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64))
+    assert (shapes[0].dtype, shapes[0].requires_grad) == (torch.int64, False)
 
 
 @pytest.mark.usefixtures("alone")

@@ -1,10 +1,13 @@
 """When a sent tensor may be let go: never before its receiver has it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+import torch.distributed as dist
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
+from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape, TupleShape
 from pipesched.executor.transport.boundary_shapes import _numbers, _shape, _shape_of
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -110,3 +113,101 @@ def test_what_a_stage_gives_is_told_to_the_others_with_its_layout(tensor):
     assert (shape.size, shape.dtype) == (tuple(tensor.shape), tensor.dtype)
     assert shape.of(torch.arange(tensor.numel())).stride() == torch.empty_like(tensor).stride()
     assert (shape.strides is None) == torch.empty_like(tensor).is_contiguous()
+
+
+FLOATS, INTEGERS, FLAGS = torch.randn(2, 3), torch.arange(5), torch.tensor([True, False, True])
+MIXED = TupleShape(
+    (
+        TensorShape((2, 3), torch.float32),
+        None,
+        TensorShape((5,), torch.int64, requires_grad=False),
+        TensorShape((3,), torch.bool, requires_grad=False),
+        TensorShape((3, 4, 5), torch.float64, (5, 15, 1)),
+        TensorShape((0, 2), torch.float32),
+    )
+)
+
+
+def mixed():
+    return FLOATS, None, INTEGERS, FLAGS, transposed().double(), torch.empty(0, 2)
+
+
+def test_a_tuple_is_one_message_whose_tensors_stand_at_multiples_of_16_bytes():
+    message = MIXED.flat(mixed())
+    assert (message.dtype, message.dim(), len(message)) == (torch.uint8, 1, 32 + 48 + 16 + 480)
+    for begin, tensor in ((0, FLOATS), (32, INTEGERS), (80, FLAGS)):
+        assert message[begin:][: tensor.nbytes].tolist() == tensor.view(-1).view(torch.uint8).tolist()
+
+
+def test_a_tuple_arrives_as_views_of_its_message_with_layouts_and_requirements():
+    message = MIXED.flat(mixed())
+    arrived = MIXED.of(message)
+    assert [None if tensor is None else tensor.requires_grad for tensor in arrived] == [
+        True, None, False, False, True, True,
+    ]  # fmt: skip
+    for tensor, sent in zip(arrived, mixed(), strict=True):
+        assert (tensor is None) == (sent is None)
+        if sent is not None:
+            assert (tensor.dtype, tensor.shape) == (sent.dtype, sent.shape)
+            assert tensor.untyped_storage().data_ptr() == message.untyped_storage().data_ptr()
+    assert arrived[4].stride() == (5, 15, 1)
+    assert torch.equal(arrived[0], FLOATS)
+    assert torch.equal(arrived[2], INTEGERS)
+    assert torch.equal(arrived[3], FLAGS)
+    arrived[2].add_(1)  # autograd must not take this for a change of the others
+    assert arrived[0]._version == 0
+
+
+def test_the_gradient_of_a_tuple_has_the_tensors_that_require_one():
+    gradient = MIXED.gradient
+    assert [part is None for part in gradient.parts] == [False, True, True, True, False, False]
+    assert gradient.num_elements == 32 + 480
+    nothing = TensorShape((5,), torch.int64, requires_grad=False).gradient
+    assert (nothing.parts, nothing.num_elements) == ((None,), 16)
+    assert TensorShape((5,), torch.float32).gradient == TensorShape((5,), torch.float32)
+
+
+@pytest.mark.parametrize("compression", [None, "half"])
+def test_a_boundary_has_one_message_however_many_tensors_cross_it(monkeypatch, compression):
+    sent = []
+
+    def isend(tensor, peer, group=None, tag=0):
+        sent.append(tensor)
+        return SimpleNamespace(wait=lambda *arguments: True)
+
+    monkeypatch.setattr(dist, "isend", isend)
+    programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
+    channels = RankChannels(0, programs, 2, {0: MIXED}, torch.device("cpu"))
+    ProcessGroupTransport(channels, 1.0, compression).send(Send(Message(Payload.ACTIVATION, 0, 0), 1), mixed())
+    assert [tensor.dtype for tensor in sent] == [torch.uint8]
+    sent.clear()
+    channels = RankChannels(1, programs, 2, {0: MIXED}, torch.device("cpu"))
+    gradient = (FLOATS, None, None, None, transposed().double(), torch.empty(0, 2))
+    ProcessGroupTransport(channels, 1.0, compression).send(Send(Message(Payload.GRADIENT, 1, 0), 0), gradient)
+    assert [tensor.dtype for tensor in sent] == [torch.uint8]
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        (FLOATS, "a tensor of torch.float32, (2, 3)"),
+        ((FLOATS, None), "a tuple of torch.float32, (2, 3); None"),
+        ((FLOATS, INTEGERS[1:]), "a tuple of torch.float32, (2, 3); torch.int64, (4,)"),
+        ((FLOATS.double(), INTEGERS), "a tuple of torch.float64, (2, 3); torch.int64, (5,)"),
+    ],
+)
+def test_a_tuple_that_has_changed_is_not_sent(value, got):
+    programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
+    shape = TupleShape((TensorShape((2, 3), torch.float32), TensorShape((5,), torch.int64, requires_grad=False)))
+    ends = ProcessGroupTransport(RankChannels(0, programs, 2, {0: shape}, torch.device("cpu")), 1.0)
+    with pytest.raises(ExecutionError) as raised:
+        ends.send(Send(Message(Payload.ACTIVATION, 0, 0), 1), value)
+    assert str(raised.value) == (
+        f"0SEND_F0: got {got}, expected torch.float32, (2, 3); torch.int64, (5,), as the stage gave it before the run; "
+        "its shape must not change"
+    )
+
+
+@pytest.mark.parametrize("shape", [MIXED, TupleShape((None,)), TensorShape((), torch.int64, requires_grad=False)])
+def test_a_shape_is_told_to_the_others_as_numbers(shape):
+    assert _shape(iter(_numbers(shape))) == shape
