@@ -119,12 +119,12 @@ def build_layers(
 
 def _built(model: Model, first: int, last: int, seed: int) -> Iterator[nn.Module]:
     if model.build_range is not None:
-        with _users_code(f"model {model.name}: layers {first} to {last - 1}: their builder", seed):
+        with users_code(f"model {model.name}: layers {first} to {last - 1}: their builder", seed):
             layers = model.build_range(first, last, seed)
         yield from layers
         return
     for index in range(first, last):
-        with _users_code(f"model {model.name}: layer {index}: its builder", layer_seed(seed, index)):
+        with users_code(f"model {model.name}: layer {index}: its builder", layer_seed(seed, index)):
             layer = model.layers[index]()
         yield layer
 
@@ -142,7 +142,7 @@ def draw_batch(
     Raises:
         ProfileError: The model's `batch` fails.
     """
-    with _users_code(f"model {model.name}: batch({num_samples}, {seed})", seed):
+    with users_code(f"model {model.name}: batch({num_samples}, {seed})", seed):
         inputs, targets = model.batch(num_samples, seed)
     return _placed(inputs, dtype, device), _placed(targets, dtype, device)
 
@@ -157,13 +157,13 @@ def draw_held_out(
     """
     if model.held_out is None:
         return None
-    with _users_code(f"model {model.name}: held_out()"):
+    with users_code(f"model {model.name}: held_out()"):
         inputs, targets = model.held_out()
     return _placed(inputs, dtype, device), _placed(targets, dtype, device)
 
 
 @contextmanager
-def _users_code(what: str, seed: int = 0) -> Iterator[None]:
+def users_code(what: str, seed: int = 0) -> Iterator[None]:
     """Report an error of a user's function in one line; random numbers inside the block have their own seed."""
     try:
         with kept_random_state(seed):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.models.kept_state import kept_random_state
-from pipesched.profiles.models.model import Model, Tie
+from pipesched.profiles.models.model import Model, Tie, users_code
+from pipesched.profiles.models.module_sources import ModuleFactory, ModuleSource, ReadyModule
 from pipesched.profiles.models.structures import Structure, flattened
 from pipesched.profiles.models.traced_module import TracedLayer, Tracer
 from pipesched.profiles.models.values import Value, tensors_of
@@ -46,36 +46,50 @@ def trace_model(
         ProfileError: The module cannot be traced or cut, or has parameters without a shape.
     """
     if example is None and batch is None:
+        raise ProfileError(f"model {name}: got neither batch nor example, expected one of them to trace with; add it")
+    source = ReadyModule(module) if isinstance(module, nn.Module) else ModuleFactory(module, lambda made: made)
+    return model_of(name, source, loss, batch, cuts, example)
+
+
+def model_of(
+    name: str,
+    source: ModuleSource,
+    loss: Callable[[Any, Any], Tensor],
+    batch: Callable[[int, int], tuple[Any, Any]] | None,
+    cuts: Sequence[str] = (),
+    example: Any = None,
+) -> Model:
+    """Return the module of a source as a model; arguments and errors as in `trace_model`."""
+    outline = source.outline
+    if any(map(is_lazy, outline.parameters())):
         raise ProfileError(
-            f"model {name}: got neither batch nor example, expected inputs to trace with; give an example"
+            f"model {name}: got parameters of unknown shape, expected a module with weights; give its number of "
+            "inputs, or run it once where it is built"
         )
-    with kept_random_state(0):
-        built = module if isinstance(module, nn.Module) else module()
-        drawn = None if batch is None else batch(_NUM_TRACED, 0)
-    if any(map(is_lazy, built.parameters())):
-        raise ProfileError(
-            f"model {name}: got a module with parameters of unknown shape, expected initialised ones; run it once on "
-            "an example before"
-        )
-    inputs, structure = flattened(example if drawn is None or example is not None else drawn[0])
-    targets = None if drawn is None else flattened(drawn[1])[1]
+    targets = None
+    if batch is not None:
+        with users_code(f"model {name}: batch({_NUM_TRACED}, 0)"):
+            drawn = batch(_NUM_TRACED, 0)
+            example, targets = drawn[0] if example is None else example, flattened(drawn[1])[1]
+    tensors, inputs = flattened(example)
     try:
-        tracer = Tracer(built, structure, tensors_of(inputs), cuts)
+        tracer = Tracer(outline, inputs, tensors_of(tensors), cuts)
     except ProfileError as error:
         raise ProfileError(f"model {name}: {error}") from error
 
-    def build_range(first: int, last: int, seed: int) -> list[nn.Module]:  # noqa: ARG001 -- for now
-        made = module if isinstance(module, nn.Module) else module()
-        return [TracedLayer(tracer, index, made) for index in range(first, last)]
+    def build_range(first: int, last: int, seed: int) -> list[nn.Module]:
+        names = {name for layer in tracer.states[first:last] for name in layer}
+        module = source.module(names, seed)
+        return [TracedLayer(tracer, layer, module) for layer in range(first, last)]
 
     return Model(
         name,
-        tuple(partial(_alone, build_range, index) for index in range(len(tracer.names))),
+        tuple(partial(_alone, build_range, layer) for layer in range(len(tracer.names))),
         tracer.names,
         partial(_loss, loss, tracer, targets),
-        partial(_batch, batch, name, structure, targets),
+        partial(_batch, batch, name, inputs, targets),
         build_range=build_range,
-        ties=_ties(tracer, built),
+        ties=_ties(tracer, outline),
     )
 
 
