@@ -158,6 +158,13 @@ class RunSettings(LayerSettings):
             turned_off="Let the operating system choose the cores of every rank.",
         ),
     ] = True
+    weights: Annotated[
+        str | None,
+        Description(
+            "Initial weights of the whole model: a .safetensors of its state dict (default: from the seed, or the "
+            "factory's own)."
+        ),
+    ] = None
     save: Annotated[
         str | None,
         Description(

@@ -59,3 +59,7 @@ from .streams import green_pointers as green_pointers
 from .streams import green_streams as green_streams
 from .weight_predictor import Predictor as Predictor
 from .weight_versions import Weights as Weights
+from .whole_state import WeightFile as WeightFile
+from .whole_state import load_whole_state as load_whole_state
+from .whole_state import weight_file as weight_file
+from .whole_state import whole_state as whole_state

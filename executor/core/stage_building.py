@@ -17,6 +17,7 @@ from pipesched.executor.core.schedule_queries import is_flushed, stage_ops
 from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
 from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.executor.core.weight_versions import Weights
+from pipesched.executor.core.whole_state import load_whole_state, weight_file
 from pipesched.profiles.models import (
     Model,
     OptimizerFactory,
@@ -58,8 +59,8 @@ def build_stages(
 
     Args:
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
-        settings: Give the optimizer, its learning rate, the clipping, the seed, the dtype and the rule of weight
-            prediction.
+        settings: Give the optimizer, its learning rate, the clipping, the seed, the initial weights, the dtype and the
+            rule of weight prediction.
         device: Device of the stages.
         optimizer: Makes the optimizer of a stage from its parameters (default: the optimizer of the settings).
         keeps_dtype: Whether layers keep the types of their weights, in place of the dtype of the settings.
@@ -69,7 +70,8 @@ def build_stages(
 
     Raises:
         ExecutionError: The stages are not a cut of the model, an op looks ahead without a rule of prediction, the dtype
-            cannot hold Adam's epsilon, or stages share parameters and do not sum their gradients.
+            cannot hold Adam's epsilon, stages share parameters and do not sum their gradients, or the file of initial
+            weights does not fit.
         ProfileError: A layer cannot be built, or two stages share a parameter that is not among the model's ties.
     """
     fault = cut_fault(bounds, len(model.layers))
@@ -87,6 +89,9 @@ def build_stages(
     make = optimizer or partial(make_optimizer, settings.optimizer, lr=settings.lr)
     for index in schedule.stages_on(rank):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
+        if settings.weights is not None:
+            with weight_file(settings.weights) as state:
+                load_whole_state(model, bounds, {index: module}, state)
         parameters = list(module.parameters())
         its_optimizer = make(parameters) if parameters else None
         parts = _known_parts(schedule, rank, index)

@@ -61,9 +61,11 @@ def stage_state(stage: ModuleStage, first_layer: int) -> dict[str, Tensor]:
     weights = stage.module.state_dict().items()
     state: dict[str, object] = {f"weights.{shifted_name(name, first_layer)}": value for name, value in weights}
     if stage.optimizer is not None:
-        names = [shifted_name(name, first_layer) for name, _ in stage.module.named_parameters()]
-        for number, kept in stage.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{names[number]}.{key}": value for key, value in kept.items() if value is not None}
+        numbers = _parameter_numbers(stage.module)
+        kept = stage.optimizer.state_dict()["state"]
+        for name, number in numbers.items():
+            own = {key: value for key, value in kept.get(number, {}).items() if value is not None}
+            state |= {f"optimizer.{shifted_name(name, first_layer)}.{key}": value for key, value in own.items()}
     if stage.weights.predictor is not None:
         state |= {f"predictor.{name}": value for name, value in stage.weights.predictor.state().items()}
     if stage.averager is not None:
@@ -104,7 +106,7 @@ def load_stage_state(
         part, _, rest = name.partition(".")
         parts[part][shifted_name(rest, -first_layer) if part in _OF_LAYERS else rest] = tensor
     stage.module.load_state_dict(parts["weights"])
-    numbers = {name: number for number, (name, _) in enumerate(stage.module.named_parameters())}
+    numbers = _parameter_numbers(stage.module)
     for name, tensor in parts["optimizer"].items():
         parameter, _, key = name.rpartition(".")
         kept[numbers[parameter]][key] = tensor
@@ -115,6 +117,12 @@ def load_stage_state(
         stage.weights.predictor.load_state(parts["predictor"])
     references = parts["reference"]
     stage.first_reference = [references[str(number)] for number in range(len(references))] or None
+
+
+def _parameter_numbers(module: nn.Module) -> dict[str, int]:
+    """Return the number of each parameter in the optimizer, by name; a shared parameter has several names."""
+    numbers = {parameter: number for number, parameter in enumerate(module.parameters())}
+    return {name: numbers[parameter] for name, parameter in module.named_parameters(remove_duplicate=False)}
 
 
 def _is_elsewhere(name: str, stage: ModuleStage, first_layer: int) -> bool:
@@ -133,14 +141,15 @@ def _expected_state(stage: ModuleStage, first_layer: int, *, has_reference: bool
     tensors = {f"weights.{shifted_name(name, first_layer)}": tensor for name, tensor in weights.items()}
     expected = {name: _Expected(tensor, None) for name, tensor in tensors.items()}
     if stage.optimizer is not None:
-        names = {parameter: name for name, parameter in stage.module.named_parameters()}
-        copies: dict[Tensor, Tensor] = {parameter: _without_memory(parameter) for parameter in names}
+        copies: dict[Tensor, Tensor] = {
+            parameter: _without_memory(parameter) for parameter in stage.module.parameters()
+        }
         twin = twin_of(stage.optimizer, copies)
         predictor = None if stage.weights.predictor is None else stage.weights.predictor.twin(twin)
         if predictor is not None:
             predictor.observe()
         twin.step()
-        for parameter, name in names.items():
+        for name, parameter in stage.module.named_parameters(remove_duplicate=False):
             of_parameter = f"optimizer.{shifted_name(name, first_layer)}"
             for key, value in twin.state.get(copies[parameter], {}).items():
                 if isinstance(value, Tensor):
@@ -174,11 +183,12 @@ def _require_expected(state: Mapping[str, Tensor], expected: Mapping[str, _Expec
             raise StateError(name, f"got a tensor of this name, expected none{advice}")
         right = expected[name].tensor
         if (tensor.shape, tensor.dtype) != (right.shape, right.dtype):
-            raise StateError(name, f"got {_form(tensor)}, expected {_form(right)}")
+            raise StateError(name, f"got {tensor_form(tensor)}, expected {tensor_form(right)}")
     for name, (tensor, group) in expected.items():
         if name not in state and (group is None or group in begun):
-            raise StateError(name, f"got no tensor of this name, expected {_form(tensor)}")
+            raise StateError(name, f"got no tensor of this name, expected {tensor_form(tensor)}")
 
 
-def _form(tensor: Tensor) -> str:
+def tensor_form(tensor: Tensor) -> str:
+    """Return type and shape of a tensor, for messages."""
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

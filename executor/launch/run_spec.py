@@ -158,6 +158,8 @@ class RunSpec(RunSettings, FaultSettings):
 
     def _injected_faults(self) -> Iterator[str]:
         """Yield the errors in the faults to inject."""
+        if self.is_emulated and self.weights is not None:
+            yield f"weights: got {self.weights} with costs to emulate, expected none: emulated stages have no weights"
         if self.is_emulated and self.is_finite_checked:
             yield "is_finite_checked: got True with costs to emulate, expected a model: emulated stages have no numbers"
         for text in self.inject:

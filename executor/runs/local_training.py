@@ -96,7 +96,7 @@ def train_locally(
             return replace(history.end(), looks=looks.scores)
         stages = driver.final_stages()
         if export is not None:
-            export_weights(export, stages, spec.bounds)
+            export_weights(export, training.model, stages, spec.bounds)
         return replace(history.end(judge(stages)), looks=looks.scores)
 
 

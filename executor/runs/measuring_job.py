@@ -22,9 +22,11 @@ from pipesched.executor.core import (
     averagers,
     build_stages,
     check_fits,
+    load_whole_state,
     make_batch,
     make_clock,
     make_meter,
+    weight_file,
 )
 from pipesched.executor.emulation import (
     MOST_BYTES,
@@ -287,6 +289,9 @@ def whole_model_losses(spec: RunSpec, model: Model | None = None) -> tuple[float
     num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches
     batch = make_batch(model, num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=device)
     module = build_layers(model, 0, len(model.layers), seed=spec.seed, dtype=dtype, device=device)
+    if spec.weights is not None:
+        with weight_file(spec.weights) as state:
+            load_whole_state(model, [(0, len(model.layers))], {0: module}, state)
     draws = LayerGenerators(module, 0, spec.seed, device)
     draws.begin()
     losses = []

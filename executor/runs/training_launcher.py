@@ -156,7 +156,7 @@ class _Training(WatchedJob[Trained]):
         training = training_of(self.spec)
         stages = _load(training, Path(self.spec.save or ""))
         if self._export is not None:
-            export_weights(self._export, stages, self.spec.bounds)
+            export_weights(self._export, training.model, stages, self.spec.bounds)
         trained = result_from_text(result_file(folder).read_text())
         assert isinstance(trained, Trained), "its job trains"
         return replace(self.history.end(training.judge(stages, _CPU)), ahead=trained.ahead)

@@ -17,7 +17,7 @@ from safetensors.torch import load, save, save_file, save_model
 from torch import Tensor, float64, nn
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import ModuleStage, Stage, StateError, load_stage_state, shifted_name, stage_state
+from pipesched.executor.core import ModuleStage, Stage, StateError, load_stage_state, stage_state, whole_state
 from pipesched.executor.training.checkpoint_index import (
     INDEX,
     LOSSES,
@@ -27,6 +27,7 @@ from pipesched.executor.training.checkpoint_index import (
     write_lasting,
 )
 from pipesched.executor.training.scores import ScoreTable
+from pipesched.profiles.models import Model
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import shown
 from pipesched.schedules.formats import whole_file
@@ -238,23 +239,22 @@ def _write_weights(stage: ModuleStage, path: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def export_weights(path: Path | str, modules: Iterable[nn.Module], bounds: Sequence[tuple[int, int]]) -> None:
-    """Write the weights of the whole model as one file: the state dict of all its layers in a row.
-
-    A tensor is called as in ``torch.nn.Sequential(*layers).state_dict()``: ``3.weight`` is the weight of layer 3.
+def export_weights(
+    path: Path | str, model: Model, modules: Iterable[nn.Module], bounds: Sequence[tuple[int, int]]
+) -> None:
+    """Write the weights of the whole model as one file, with the names of `whole_state`.
 
     Args:
         path: A ``.safetensors`` file.
+        model: The model.
         modules: The stages, in order; each a row of layers.
         bounds: Half-open range of layers of every stage.
 
     Raises:
         ExecutionError: The file cannot be written.
     """
-    tensors = {}
-    for module, (first, _) in zip(modules, bounds, strict=True):
-        for name, tensor in module.state_dict().items():
-            tensors[shifted_name(name, first)] = tensor.detach().to("cpu", copy=True).contiguous()
+    state = whole_state(model, bounds, dict(enumerate(modules)))
+    tensors = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in state.items()}
     try:
         with whole_file(path) as temporary:
             save_file(tensors, str(temporary))

@@ -98,6 +98,25 @@ def test_copies_of_a_tied_parameter_stay_equal_to_the_last_bit():
         assert all(torch.equal(first, other) for other in others)
 
 
+@pytest.mark.parametrize("partition", ["1,1,2,4", "3,5", "8"])
+def test_a_training_resumes_on_another_cut(partition, tmp_path):
+    """The momentum of a copy stays the momentum of its parameter, also if stages with copies become one or several."""
+    asked = {"batch_size": 16, "optimizer": "adam", "lr": 0.05, "dtype": "float64"}
+
+    def spec(num_ranks):
+        return pipesched.ScheduleSpec(name="1f1b", num_ranks=num_ranks, num_microbatches=4)
+
+    _, expected = whole(resolve_model(MODELS["three_places"]), 16, "adam", 0.05, None, 6)
+    for index, cut in enumerate(("2,2,4", partition, "2,2,4")):
+        resumed = {"resume": tmp_path / str(index - 1)} if index else {}
+        pipesched.train(
+            MODELS["three_places"], spec(cut.count(",") + 1), partition=cut, num_steps=2 * index + 2,
+            checkpoint=tmp_path / str(index), export=tmp_path / "whole.safetensors", **asked, **resumed,
+        )  # fmt: skip
+    for name, tensor in load_file(tmp_path / "whole.safetensors").items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-12)
+
+
 def test_a_stage_with_all_places_needs_no_sum():
     model = resolve_model(MODELS["two_places"])
     lists, bounds = summed(model, build("data_parallel", 2, 4))
