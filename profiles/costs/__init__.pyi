@@ -1,4 +1,5 @@
 from .derived_profiles import fitted_profile as fitted_profile
+from .derived_profiles import median_layer as median_layer
 from .derived_profiles import median_profile as median_profile
 from .derived_profiles import profile_of_costs as profile_of_costs
 from .derived_profiles import profile_with_input_share as profile_with_input_share

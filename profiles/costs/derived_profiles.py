@@ -245,6 +245,12 @@ def median_profile(*profiles: Profile) -> Profile:
     return replace(first, layers=layers, provenance=replace(first.provenance, yardstick=yardstick))
 
 
+def median_layer(layers: Sequence[LayerCost]) -> LayerCost:
+    """Return the first of equal layers with the medians of the seconds of all."""
+    layer: LayerCost = _median(tuple(layers))
+    return layer
+
+
 def _shape(profile: Profile) -> tuple[str, int, tuple[int, ...]]:
     return profile.model, len(profile.layers), profile.microbatch_sizes
 

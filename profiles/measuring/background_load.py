@@ -17,6 +17,8 @@ import struct
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
@@ -153,27 +155,34 @@ def _main() -> None:
 
     connection = socket.socket(fileno=descriptor)
     device = torch.device(arguments.device)
-    chain = LayerChain(
-        resolve_model(arguments.model), seed=arguments.seed, dtype=torch_dtype(arguments.dtype), device=device
+    make_chain = partial(
+        LayerChain,
+        resolve_model(arguments.model),
+        seed=arguments.seed,
+        dtype=torch_dtype(arguments.dtype),
+        device=device,
     )
     sizes: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     threading.Thread(target=_read_sizes, args=(connection, sizes), daemon=True).start()
     with computing(arguments.threads, [device]):
-        _work(chain, connection, sizes)
+        _work(make_chain, connection, sizes)
 
 
-def _work(chain: LayerChain, connection: socket.socket, sizes: queue.SimpleQueue[int | None]) -> None:
+def _work(
+    make_chain: Callable[[int], LayerChain], connection: socket.socket, sizes: queue.SimpleQueue[int | None]
+) -> None:
     """Run the model at the last received size; send each size back after its first run, and rest at size 0."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    size = sizes.get()
+    size, chain = sizes.get(), None
     while size is not None:
         if size:
+            chain = chain or make_chain(size)
             inputs, targets = chain.batch(size)
             chain.run(inputs, targets)
             _wait(chain.device)
         connection.sendall(_SIZE.pack(size))
         with descriptor_as(2, nowhere):  # otherwise the output of a model in every run would fill the disk
-            while size and sizes.empty():
+            while chain is not None and size and sizes.empty():
                 chain.run(inputs, targets)
                 _wait(chain.device)
         size = sizes.get()

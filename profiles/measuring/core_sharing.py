@@ -64,7 +64,7 @@ def measure_sharing(
         )
     numbers = range(2, num_processes + 1)
     ratios: dict[int, list[float]] = {number: [] for number in numbers}
-    chain = LayerChain(model, seed=seed, dtype=dtype, device=torch.device("cpu"))
+    chain = LayerChain(model, microbatch_sizes[0], seed=seed, dtype=dtype, device=torch.device("cpu"))
     dtype_name = str(dtype).removeprefix("torch.")
     with (
         computing(threads),

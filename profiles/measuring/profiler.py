@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import repeat
+from operator import mul
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from pipesched.profiles.costs import (
     Profile,
     Provenance,
     Variation,
+    median_layer,
     variation_of,
 )
 from pipesched.profiles.io import require_no_faults
@@ -86,8 +88,9 @@ class ProfilerSettings:
 def profile_model(model: Model, settings: ProfilerSettings, progress: OnProgress | None = None) -> Profile:
     """Measure every layer's forward, backward, I, W, optimizer step and copies, and the bytes it keeps and outputs.
 
-    Times are medians over the runs of the whole chain of layers (`LayerChain`), after the warmup. I and W have separate
-    runs, and sizes take turns. Gradients accumulate over the runs, as over the micro-batches of a batch.
+    Times are medians over the runs of a chain of layers (`LayerChain`), after the warmup. I and W have separate runs,
+    and sizes take turns. Gradients accumulate over the runs, as over the micro-batches of a batch. Equal layers have
+    the medians of the equal layers in the chain.
 
     Args:
         model: The model, run whole on one device.
@@ -104,7 +107,7 @@ def profile_model(model: Model, settings: ProfilerSettings, progress: OnProgress
     num_busy = min(settings.companions + 1, num_cores()) if kind == "cpu" else 1
     kernels_s = [yardstick_s(num_busy, target, SHORT_COUNT)]
     with computing(settings.threads, [target]):
-        layers = _measured_layers(model, settings, target, runs)
+        layers, shares = _measured_layers(model, settings, target, runs)
     kernels_s.append(yardstick_s(num_busy, target, SHORT_COUNT))
     provenance = Provenance(
         device=device_name(target),
@@ -121,15 +124,15 @@ def profile_model(model: Model, settings: ProfilerSettings, progress: OnProgress
         kind=kind,
         yardstick=Yardstick(kind, num_busy, statistics.fmean(kernels_s)),
     )
-    return Profile(model.name, layers, provenance, runs.variation(_passes_at(settings.sizes[-1]), len(layers)))
+    return Profile(model.name, layers, provenance, runs.variation(_passes_at(settings.sizes[-1]), shares))
 
 
 def _measured_layers(
     model: Model, settings: ProfilerSettings, target: torch.device, runs: _Runs
-) -> tuple[LayerCost, ...]:
-    """Return the costs of all layers."""
+) -> tuple[tuple[LayerCost, ...], list[float]]:
+    """Return the costs of all layers of the model, and the number of them that each layer of the chain stands for."""
     sizes, timer = settings.sizes, partial(Timer, target)
-    chain = LayerChain(model, seed=settings.seed, dtype=settings.dtype, device=target)
+    chain = LayerChain(model, sizes[0], seed=settings.seed, dtype=settings.dtype, device=target)
     optimizers = _optimizers(chain, settings.optimizer)
     bytes_of = {size: chain.measure_bytes(size) for size in sizes}
     passes_of: dict[int, list[_Passes]] = {}
@@ -147,14 +150,20 @@ def _measured_layers(
                     splits_of[size] = _measure_splits(chain, size, timer(), runs, bytes_of[size])
             others.use(sizes[0])
             steps = _measure_steps(chain, sizes[0], timer(), runs, optimizers)
-    layers = []
-    for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
+    measured = []
+    for index, layer in enumerate(chain.layers):
         measurements = tuple(
             _measurement(bytes_of[size][index], passes_of[size][index], splits_of[size][index]) for size in sizes
         )
         step_s, optimizer_bytes, work = steps[index]
-        layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements, work))
-    return tuple(layers)
+        measured.append(LayerCost("", _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements, work))
+    layers, shares = [], [0.0] * len(measured)
+    for number, name in enumerate(model.layer_names):
+        places = chain.places(number)
+        layers.append(replace(median_layer([measured[place] for place in places]), name=name))
+        for place in places:
+            shares[place] += 1 / len(places)
+    return tuple(layers), shares
 
 
 class _Runs:
@@ -192,10 +201,15 @@ class _Runs:
                 self._progress(self._done, self._total, what)
         return [statistics.median(column) for column in zip(*rows, strict=True)]
 
-    def variation(self, what: str, num_layers: int) -> Variation | None:
-        """Return the variation of forward and backward of the whole chain in the measured runs with this name."""
-        rows = self._rows[what]
-        return variation_of([(sum(row[:num_layers]), sum(row[num_layers : 2 * num_layers])) for row in rows])
+    def variation(self, what: str, shares: Sequence[float]) -> Variation | None:
+        """Return the variation of forward and backward of the whole model in the measured runs with this name.
+
+        Args:
+            what: Name of the runs.
+            shares: Number of layers of the model that each layer of the chain stands for.
+        """
+        passes = [(row[: len(shares)], row[len(shares) : 2 * len(shares)][::-1]) for row in self._rows[what]]
+        return variation_of([[sum(map(mul, shares, laps_s)) for laps_s in both] for both in passes])
 
 
 def _passes_at(size: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -39,6 +39,7 @@ class Model:
         ties: The parameters that layers share, each as its (layer, name in the layer) at every place, in order.
         state_names: The names in the state dict of the whole module, each with the name that layers have for it.
             None: tensor ``NAME`` of layer 3 is called ``3.NAME``, as in a Sequential of all layers.
+        kinds: A key of each layer: layers with equal keys run the same ops on equal inputs. None: compare the builders.
         is_resolved: Whether `resolve_model` made the model: another process can then make it by its name. False for a
             changed copy.
     """
@@ -52,6 +53,7 @@ class Model:
     build_range: Callable[[int, int, int], Sequence[nn.Module]] | None = None
     ties: tuple[Tie, ...] = ()
     state_names: Mapping[str, str] | None = field(default=None, compare=False)
+    kinds: tuple[Hashable, ...] | None = None
     is_resolved: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pipesched.executor import RunSettings
 from pipesched.profiles import measuring, models
-from pipesched.profiles.costs import median_profile
+from pipesched.profiles.costs import Profile, median_profile
 from pipesched.questions import USUAL_SIZES, OnShare, ProfiledSizes, ProfileSettings, unheard
 from pipesched.schedules.common import tuple_of
 from pipesched.workflows import ArgumentError, asks
@@ -77,4 +77,11 @@ def profile(question: ProfileQuestion) -> ProfileMeasurement:
             progress=lambda fraction: question.progress((question.passes + fraction) / num_parts),
         )
         measured_profile = replace(measured_profile, sharing=prices)
-    return ProfileMeasurement(measured_profile)
+    return ProfileMeasurement(measured_profile, tuple(_kinds_note(measured_profile)))
+
+
+def _kinds_note(measured: Profile) -> Iterator[str]:
+    """Yield a note if layers share their measurement."""
+    num_layers, num_kinds = len(measured.layers), len({replace(layer, name="") for layer in measured.layers})
+    if num_kinds < num_layers:
+        yield f"{num_layers} layers were measured as {num_kinds} kinds; equal layers have the same figures"

@@ -207,7 +207,7 @@ def test_a_profile_of_several_tensors_is_read_as_it_was_written(tmp_path):
 def test_layers_of_several_tensors_get_the_gradients_of_autograd():
     model = several()
     for is_split in (False, True):
-        chain = LayerChain(model, seed=0, dtype=torch.float64, device=torch.device("cpu"))
+        chain = LayerChain(model, 3, seed=0, dtype=torch.float64, device=torch.device("cpu"))
         inputs, targets = chain.batch(3)
         layers = {i for i, m in enumerate(chain.measure_bytes(3)) if m.split is not None}
         for p in (p for layer in chain.layers for p in layer.parameters()):
