@@ -90,6 +90,7 @@ def model_of(
         partial(_batch, batch, name, inputs, targets),
         build_range=build_range,
         ties=_ties(tracer, outline),
+        state_names=_state_names(tracer, outline),
     )
 
 
@@ -132,3 +133,13 @@ def _ties(tracer: Tracer, module: nn.Module) -> tuple[Tie, ...]:
             if name in parameters and parameters[name].requires_grad:
                 places.setdefault(id(parameters[name]), []).append((layer, name))
     return tuple(tuple(tie) for tie in places.values() if len({layer for layer, _ in tie}) > 1)
+
+
+def _state_names(tracer: Tracer, module: nn.Module) -> dict[str, str]:
+    """Return the names in the state dict of the module, each with the name of the same tensor in the layers."""
+    used = {name for names in tracer.states for name in names}
+    tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    tensors |= dict(module.named_buffers(remove_duplicate=False))
+    own = {id(tensors[name]): name for name in used}
+    names = (name for name in module.state_dict() if name in tensors)
+    return {name: name if name in used else own[id(tensors[name])] for name in names if id(tensors[name]) in own}

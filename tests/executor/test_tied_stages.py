@@ -9,13 +9,14 @@ from torch import nn
 
 import pipesched
 from pipesched.executor import ExecutionError
-from pipesched.profiles.models import build_layers, make_optimizer, resolve_model, tied_stages
+from pipesched.executor.core import whole_state
+from pipesched.profiles.models import build_layers, make_optimizer, resolve_model, tied_stages, trace_model
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Reduce, Summed
 from pipesched.schedules.transforms import replicate, with_step_barrier, with_tied_sum
 from tests.executor.pipelines import Local, even_bounds
-from tests.executor.tied_models import MODELS
+from tests.executor.tied_models import MODELS, Whole, batch, loss
 
 LISTS = {
     "gpipe": lambda: build("gpipe", 4, 8),
@@ -44,12 +45,12 @@ def whole(model, num_samples, optimizer, lr, max_norm, num_steps):
     stepping, losses = make_optimizer(optimizer, list(module.parameters()), lr), []
     for _ in range(num_steps):
         stepping.zero_grad()
-        loss = model.loss(module(inputs), targets)
-        loss.backward()
+        mean = model.loss(module(inputs), targets)
+        mean.backward()
         if max_norm is not None:
             assert nn.utils.clip_grad_norm_(module.parameters(), max_norm) > max_norm, "it clips"
         stepping.step()
-        losses.append(loss.item())
+        losses.append(mean.item())
     return losses, dict(module.named_parameters(remove_duplicate=False))
 
 
@@ -74,7 +75,7 @@ def test_tied_stages_train_as_the_module_with_shared_parameters(text, name, opti
     for _ in range(3):
         run.run()
         by_microbatch = dict(
-            loss for rank in run.ranks for stage in rank.stages.values() for loss in stage.losses().items()
+            pair for rank in run.ranks for stage in rank.stages.values() for pair in stage.losses().items()
         )
         losses.append(sum(by_microbatch.values()) / len(by_microbatch))
     expected_losses, expected = whole(model, 16, optimizer, 0.05, max_norm, 3)
@@ -83,6 +84,30 @@ def test_tied_stages_train_as_the_module_with_shared_parameters(text, name, opti
     assert {name for name, _ in trained} == expected.keys()
     for name, parameter in trained:
         torch.testing.assert_close(parameter, expected[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.05])
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1", "interleaved", "zbv", "copies"])
+def test_a_traced_module_with_shared_parameters_trains_as_it_does_in_one_piece(name, max_norm):
+    model, lists = trace_model("whole", Whole, loss, batch), LISTS[name]()
+    lists, bounds = summed(model, lists if max_norm is None else with_step_barrier(lists))
+    run = Local(lists, model, bounds=bounds, optimizer="adam", clip_grad_norm=max_norm)
+    stages = {number: run.stage(number).module for number in range(lists.num_stages)}
+    module = Whole().double()
+    module.load_state_dict(whole_state(model, bounds, stages))
+    optimizer, (inputs, targets) = torch.optim.Adam(module.parameters(), lr=0.05), batch(16, 0)
+    for _ in range(3):
+        run.run()
+        optimizer.zero_grad()
+        for x, y in zip(inputs.chunk(8), targets.chunk(8), strict=True):
+            (loss(module(x), y) / 8).backward()
+        if max_norm is not None:
+            assert nn.utils.clip_grad_norm_(module.parameters(), max_norm) > max_norm, "it clips"
+        optimizer.step()
+    trained = whole_state(model, bounds, stages)
+    assert trained.keys() == module.state_dict().keys()
+    for key, parameter in module.named_parameters(remove_duplicate=False):
+        torch.testing.assert_close(trained[key], parameter, rtol=0, atol=1e-11)
 
 
 def test_copies_of_a_tied_parameter_stay_equal_to_the_last_bit():

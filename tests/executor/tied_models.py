@@ -69,4 +69,25 @@ class Gain(nn.Module):
         return self.gain * x
 
 
+class Whole(nn.Module):
+    """A module whose embedding is used at three places, in one of them under another name."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(CLASSES, WIDTH)
+        self.blocks = nn.ModuleList(block() for _ in range(4))
+        self.again = Again(self.table, nn.Parameter(torch.full((WIDTH,), 0.5)))
+        self.scale = nn.BatchNorm1d(WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for index, part in enumerate(self.blocks):
+            x = part(x)
+            if index == 1:
+                x = self.again(x)
+        return self.head(self.scale(x))
+
+
 MODELS = {name: f"tests.executor.tied_models:{name}" for name in ("two_places", "three_places")}
