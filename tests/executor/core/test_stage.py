@@ -232,6 +232,81 @@ def test_a_stage_that_gives_something_else_than_tensors_is_refused(wrap, got):
     )
 
 
+def received():
+    """Return a value as a transport gives it: two tensors whose sender learns from them, and three others."""
+    return X.clone().requires_grad_(), X.clone().requires_grad_(), X.clone(), torch.arange(3), None
+
+
+def using(x, unused, constant, numbers, absent):
+    """Pass on what a skip and a mask pass on; nothing depends on `unused`."""
+    return 2 * x * constant + numbers.unsqueeze(-1), x, numbers, absent
+
+
+USING = (partial(Giving, lambda value: using(*value)),)
+
+
+@pytest.mark.parametrize("recomputed", [(), (0,)], ids=["plain", "recompute"])
+@pytest.mark.parametrize("ends", [(backward,), (backward_input, backward_weight)], ids=["B", "I and W"])
+def test_the_gradient_of_a_value_is_zeros_where_nothing_uses_a_tensor_and_none_where_it_requires_none(ends, recomputed):
+    stage = begun(*USING, recomputed=recomputed)
+    output = stage.compute(forward(1, 0), received(), None)
+    assert [None if tensor is None else tensor.requires_grad for tensor in output] == [True, True, False, None]
+    assert all(tensor is None or tensor.is_leaf for tensor in output)
+    if recomputed:
+        stage.compute(recompute_op(1, 0), None, None)
+    (dx, dunused, *others), *_ = [stage.compute(end(1, 0), (GRADIENT, 3 * GRADIENT, None, None), None) for end in ends]
+    assert_equal([dx], [2 * X * GRADIENT + 3 * GRADIENT])
+    assert torch.equal(dunused, torch.zeros_like(X))
+    assert others == [None, None, None]
+
+
+@pytest.mark.parametrize("end", [backward, backward_input])
+def test_a_stage_that_passes_its_input_on_passes_the_gradient_back(end):
+    stage = begun(lambda: Giving(lambda value: (value[1], value[0], value[0])))
+    output = stage.compute(forward(1, 0), (X, X.clone().requires_grad_()), None)
+    assert [tensor.requires_grad for tensor in output] == [True, False, False]
+    nothing, passed = stage.compute(end(1, 0), (GRADIENT, None, None), None)
+    assert nothing is None
+    assert torch.equal(passed, GRADIENT)
+
+
+def test_a_bias_made_of_weights_alone_has_its_gradient_after_w():
+    class Biased(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return torch.tanh(x), 3 * self.bias
+
+    stage = begun(LINEAR, Biased)
+    whole = copy.deepcopy(stage.module)
+    stage.compute(forward(1, 0), X, None)
+    dx = stage.compute(backward_input(1, 0), (GRADIENT, GRADIENT[0]), None)
+    assert all(p.grad is None for p in stage.parameters)
+    stage.compute(backward_weight(1, 0), None, None)
+    x = X.clone().requires_grad_()
+    torch.autograd.backward(whole(x), (GRADIENT, GRADIENT[0]))
+    assert_equal([dx, *(p.grad for p in stage.parameters)], [x.grad, *(p.grad for p in whole.parameters())])
+
+
+def test_the_look_for_requirements_before_the_first_r_leaves_no_trace():
+    layers = LINEAR, models.Halving, nn.Dropout, partial(Giving, lambda x: (x, x > 0))
+    plain, again = begun(*layers), begun(*layers, recomputed=[0, 1])
+    results = []
+    for stage in (plain, again):
+        state = torch.get_rng_state()
+        outputs = [stage.compute(forward(1, number), X, None) for number in (0, 1)]
+        for number in (0, 1):
+            if stage is again:
+                stage.compute(recompute_op(1, number), None, None)
+            stage.compute(backward(1, number), (GRADIENT, None), None)
+        assert torch.equal(torch.get_rng_state(), state)
+        results.append([outputs[0][0], outputs[1][0], *(p.grad for p in stage.parameters), stage.module[1].scale])
+    assert_equal(results[1], results[0], relative=0)
+    assert plain.module[1].calls == again.module[1].calls == 2
+
+
 def test_weights_that_are_stepped_between_the_halves_are_read_in_the_version_that_each_names():
     ops = [forward(1, 0), backward_input(1, 0), Step(1), backward_weight(1, 0, version=1)]
     stage = begun(*mlp(), ops=ops, optimizer=True)
