@@ -208,6 +208,7 @@ class LayerChain:
         x, targets = self.batch(num_samples)
         layers_bytes = []
         for index, layer in enumerate(self.layers):
+            self._forward(index, x, targets)  # a traced layer is traced at a new size, outside of the hooks
             with SavedTensors() as saved:
                 y = self._forward(index, x, targets)
             following = _cut(y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast, final
@@ -119,6 +120,38 @@ class CutGraph:
             for used in node.all_input_nodes
             if used.op == "get_attr" and state_name(used) in self._state_names
         ]
+
+    def kind(self, layer: int) -> str:
+        """Return a hash of the operations of a layer, without names; equal layers have the same.
+
+        Entering values, results and state tensors are numbered within the layer. Of a state tensor the form counts.
+        """
+        texts = {node: f"entering {number}" for number, node in enumerate(self.entering[layer])}
+        states: dict[str, int] = {}
+
+        def text(node: Node) -> str:
+            if node not in texts and node.op == "get_attr":
+                texts[node] = str(node.target)  # the body of a block in another mode has no equal
+                value = operator.attrgetter(str(node.target))(self._module)
+                if isinstance(value, Tensor) and state_name(node) in self._state_names:
+                    number = states.setdefault(state_name(node), len(states))
+                    texts[node] = f"state {number}: {[*value.shape]}, {value.dtype}, {value.requires_grad}"
+            elif node not in texts:  # a constant
+                texts[node] = operation(node)
+            return texts[node]
+
+        def operation(node: Node) -> str:
+            arguments = map_aggregate(
+                (node.args, node.kwargs), lambda item: text(item) if isinstance(item, Node) else item
+            )
+            return f"{node.target}{arguments}"
+
+        operations = []
+        for number, node in enumerate(self._nodes[layer]):
+            operations.append(operation(node))
+            texts[node] = f"result {number}"
+        whole = "\n".join([*operations, *map(text, self._leaving(layer))])
+        return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
     def compiled(self, layer: int, device: torch.device) -> tuple[LayerFunction, list[str]]:
         """Return the function of a layer on `device`, and the names of the state tensors that it takes.

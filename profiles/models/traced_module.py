@@ -60,6 +60,7 @@ class Tracer:
     Attributes:
         names: The names of the layers.
         states: For each layer, the names of its parameters and buffers.
+        kinds: For each layer, a hash that equal layers share.
         training: The mode of the module.
         dtype: The number type of the module's first floating-point tensor.
 
@@ -80,6 +81,7 @@ class Tracer:
         self._functions: dict[object, tuple[LayerFunction, tuple[str, ...]]] = {}
         first = self._traced(self.training, None, signature(example))
         self.names = first.names
+        self.kinds = tuple(map(first.kind, range(len(first.names))))
         kept = {*dict(module.named_parameters(remove_duplicate=False)), *module.state_dict()}
         self.states = self._states(first, [name for name in tensors if name in kept])
 

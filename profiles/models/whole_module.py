@@ -91,6 +91,7 @@ def model_of(
         build_range=build_range,
         ties=_ties(tracer, outline),
         state_names=_state_names(tracer, outline),
+        kinds=tracer.kinds,
     )
 
 

@@ -15,8 +15,9 @@ from torch import nn
 from pipesched.profiles.measuring import ProfilerSettings, layer_chain, profile_model
 from pipesched.profiles.measuring.equal_layers import is_alike, short_chain
 from pipesched.profiles.measuring.layer_chain import LayerChain
-from pipesched.profiles.models import Model, resolve_model
+from pipesched.profiles.models import Model, resolve_model, trace_model
 from tests.profiles.measuring.test_several_tensors import Begin, Block, First, weighted_loss
+from tests.profiles.models import tiny_modules
 
 GPT = "gpt:layers=12,width=16,heads=4,context=8"
 
@@ -133,6 +134,28 @@ def test_keys_of_a_model_tell_its_equal_layers(many_left_out):
     assert chain_of(model_of(*layers, kinds=("same",) * 8)).kinds == [0, *[1] * 6, 2]
 
 
+def traced_of(name, **sizes):
+    module, loss, batch = tiny_modules.ALL[name]()
+    if sizes:
+        config = type(module.config)(**module.config.to_dict() | sizes)
+        module = type(module)(config)
+    return trace_model(name, module, loss, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "kinds"),
+    [
+        ("gpt2", {"n_layer": 4}, [0, 1, 1, 1, 1, 2]),
+        ("vit", {}, [0, 1, 1, 1, 2]),
+        ("resnet", {}, [0, 1, 2, 3, 4, 5]),
+        ("lstm", {}, [0, 1, 2, 2, 2, 2, 3]),
+        ("llama", {"num_hidden_layers": 6}, [0, 1, 2, 2, 2, 2, 3, 4]),  # the mask begins and ends at other blocks
+    ],
+)
+def test_blocks_of_traced_modules_are_equal(name, sizes, kinds):
+    assert chain_of(traced_of(name, **sizes)).kinds == kinds
+
+
 def test_layers_that_are_left_out_are_not_built(many_left_out):
     built = []
 
@@ -149,8 +172,17 @@ def test_a_chain_of_few_weights_is_whole():
     assert len(chain_of(resolve_model("mlp:layers=24,width=512")).layers) == 17  # of a mebibyte each
 
 
-@pytest.mark.parametrize("model", [resolve_model(GPT), model_of(Begin, *[partial(Block, False)] * 8, First)])
-def test_the_bytes_of_equal_layers_are_those_of_the_whole_model(model, monkeypatch, many_left_out):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: resolve_model(GPT),
+        lambda: model_of(Begin, *[partial(Block, False)] * 8, First),
+        lambda: traced_of("gpt2", n_layer=6),
+    ],
+)
+def test_the_bytes_of_equal_layers_are_those_of_the_whole_model(make, monkeypatch, many_left_out):
+    model = make()
+
     def bytes_of_layers():
         profile = profile_model(model, ProfilerSettings(microbatch_sizes=[2, 3], repeats=2, warmup=1))
         assert len(profile.variation.passes) == len(profile.variation.works)
