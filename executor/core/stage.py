@@ -23,7 +23,7 @@ from pipesched.profiles.models import (
     detached,
     in_states,
     is_value,
-    kept_state,
+    kept_random_state,
     mapped,
     module_states,
     tensors_of,
@@ -308,7 +308,7 @@ class ModuleStage(Stage):
 
     def try_forward(self, x: Value) -> object:
         """Return the output for an input as a forward gives it, and leave no trace in the stage."""
-        with kept_state(self.module), torch.enable_grad():
+        with kept_random_state(), in_states(self._states.now()), torch.enable_grad():
             output = self.module(self._leaves(x))
         return detached(output) if isinstance(output, Tensor | tuple) else output
 

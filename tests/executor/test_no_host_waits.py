@@ -14,6 +14,7 @@ from pipesched.profiles.models import resolve_model
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import build
 from pipesched.schedules.transforms import ScheduleSpec
+from tests.executor import tuple_models
 from tests.executor.pipelines import CPU, assert_equal, even_bounds
 from tests.executor.pretended_gpu import GPU, HostWaitsError, MisplacedError, PretendedGpu
 
@@ -79,6 +80,15 @@ def test_no_step_keeps_the_host_waiting(run, monkeypatch):
     assert_equal(trained.weights, expected.weights)
     assert [scores.loss for scores in trained.told] == pytest.approx([scores.loss for scores in expected.told])
     assert len(trained.told) == STEPS
+
+
+@pytest.mark.parametrize("make", [tuple_models.mixed, tuple_models.fed], ids=["mixed", "fed"])
+@pytest.mark.parametrize("run", ["F and B", "I and W", "R", "stash", "replicas"])
+def test_values_of_several_tensors_keep_no_host_waiting(run, make, monkeypatch):
+    expected = Trained(make(layers=4), CPU, **RUNS[run])
+    with PretendedGpu(monkeypatch) as gpu:
+        trained = Trained(make(layers=4), GPU, gpu, **RUNS[run])
+    assert_equal(trained.weights, expected.weights)
 
 
 WAITS = {

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape, TupleShape
+from pipesched.executor.transport import NcclTransport, ProcessGroupTransport, RankChannels, TensorShape, TupleShape
 from pipesched.executor.transport.boundary_shapes import _numbers, _shape, _shape_of
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -167,8 +167,16 @@ def test_the_gradient_of_a_tuple_has_the_tensors_that_require_one():
     assert TensorShape((5,), torch.float32).gradient == TensorShape((5,), torch.float32)
 
 
-@pytest.mark.parametrize("compression", [None, "half"])
-def test_a_boundary_has_one_message_however_many_tensors_cross_it(monkeypatch, compression):
+ENDS = {
+    "gloo": lambda channels: ProcessGroupTransport(channels, 1.0),
+    "gloo, compressed": lambda channels: ProcessGroupTransport(channels, 1.0, "half"),
+    "gloo, from GPUs": lambda channels: ProcessGroupTransport(channels, 1.0, is_staged=True),
+    "nccl": lambda channels: NcclTransport(channels, {(0, 1): None, (1, 0): None}),
+}
+
+
+@pytest.mark.parametrize("make", ENDS.values(), ids=ENDS)
+def test_a_boundary_has_one_message_however_many_tensors_cross_it(monkeypatch, make):
     sent = []
 
     def isend(tensor, peer, group=None, tag=0):
@@ -178,12 +186,12 @@ def test_a_boundary_has_one_message_however_many_tensors_cross_it(monkeypatch, c
     monkeypatch.setattr(dist, "isend", isend)
     programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
     channels = RankChannels(0, programs, 2, {0: MIXED}, torch.device("cpu"))
-    ProcessGroupTransport(channels, 1.0, compression).send(Send(Message(Payload.ACTIVATION, 0, 0), 1), mixed())
+    make(channels).send(Send(Message(Payload.ACTIVATION, 0, 0), 1), mixed())
     assert [tensor.dtype for tensor in sent] == [torch.uint8]
     sent.clear()
     channels = RankChannels(1, programs, 2, {0: MIXED}, torch.device("cpu"))
     gradient = (FLOATS, None, None, None, transposed().double(), torch.empty(0, 2))
-    ProcessGroupTransport(channels, 1.0, compression).send(Send(Message(Payload.GRADIENT, 1, 0), 0), gradient)
+    make(channels).send(Send(Message(Payload.GRADIENT, 1, 0), 0), gradient)
     assert [tensor.dtype for tensor in sent] == [torch.uint8]
 
 
