@@ -10,6 +10,7 @@ from .given_costs import DeviceCost as DeviceCost
 from .given_costs import LayerCosts as LayerCosts
 from .layer_graph import LayerGraph as LayerGraph
 from .layer_profile import LayerCost as LayerCost
+from .layer_profile import LayerTie as LayerTie
 from .layer_profile import LayerWork as LayerWork
 from .layer_profile import Profile as Profile
 from .measurement import BoundaryStorage as BoundaryStorage

@@ -80,6 +80,38 @@ class LayerCost:
         """Bytes of the gradients; those of the weights if no other number is given."""
         return self.weight_bytes if self.gradient_bytes is None else self.gradient_bytes
 
+    def without_weights(self, num_bytes: int) -> LayerCost:
+        """Return the layer without `num_bytes` of its weights, and without their part of the step and its states."""
+        share, work = 1 - min(1.0, num_bytes / self.weight_bytes) if self.weight_bytes else 1.0, self.work
+        return replace(
+            self,
+            weight_bytes=round(self.weight_bytes * share),
+            optimizer_bytes=round(self.optimizer_bytes * share),
+            step_s=self.step_s * share,
+            work=work and LayerWork(work.copy_s * share, work.predict_s * share, work.average_s * share),
+            gradient_bytes=None if self.gradient_bytes is None else round(self.gradient_bytes * share),
+            kept_gradient_bytes=round(self.kept_gradient_bytes * share),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTie:
+    """A weight that several layers share.
+
+    Attributes:
+        layers: The layers, in order.
+        num_bytes: Bytes of the weight, and of its gradient.
+    """
+
+    layers: tuple[int, ...]
+    num_bytes: int
+
+    def stages(self, bounds: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the stages with some of the layers, given the half-open range of layers of each stage."""
+        return [
+            stage for stage, (first, last) in enumerate(bounds) if any(first <= layer < last for layer in self.layers)
+        ]
+
 
 _ADVICE = "if the profile is old, measure it again; or give `input_share=0.5`"
 _TABLE_ADVICE = "give i_ms and w_ms of every layer in its table, or `input_share=0.5`"
@@ -98,6 +130,7 @@ class Profile(CostSource):
         sharing: Slowdown of processes that share one core, by rising number of processes; empty if not measured.
         sample_work: Work of a sample and peak of the GPU, for rates of training; None for measured profiles.
         graph: The edges between the layers if they are nodes of a graph; None for a chain.
+        ties: The weights that layers share, each measured in all of its layers.
         tied_bytes: Bytes of the gradient of weights that the first and the last layer share, as their stages sum it.
         is_tied: Whether the last layer has the weights of the first, and so none of its own if both are in one stage.
     """
@@ -109,6 +142,7 @@ class Profile(CostSource):
     sharing: tuple[SharingPrice, ...] = ()
     sample_work: SampleWork | None = None
     graph: LayerGraph | None = field(default=None, compare=False)
+    ties: tuple[LayerTie, ...] = ()
     tied_bytes: int = 0
     is_tied: bool = False
 
@@ -243,11 +277,18 @@ class Profile(CostSource):
         if price != 1:
             origin += f", {price:.3g} times as long where {num_sharing} share a core"
         advice = _ADVICE if self.provenance.repeats else _TABLE_ADVICE
-        return StageCosts(stages, size, origin, advice=advice, tied_bytes=self.tied_bytes if len(bounds) > 1 else 0)
+        tied_bytes, tied_stages = self.tied_sum(bounds)
+        return StageCosts(stages, size, origin, advice=advice, tied_bytes=tied_bytes, tied_stages=tied_stages)
+
+    def tied_sum(self, bounds: Sequence[tuple[int, int]]) -> tuple[int, tuple[int, ...]]:
+        if self.tied_bytes or not self.ties:
+            return self.tied_bytes if len(bounds) > 1 else 0, ()
+        between = [(tie.num_bytes, stages) for tie in self.ties if len(stages := tie.stages(bounds)) > 1]
+        return sum(num_bytes for num_bytes, _ in between), tuple(sorted({stage for _, its in between for stage in its}))
 
     def _stage_cost(self, first: int, last: int, index: int, has_unshards: bool) -> StageCost:
         """Sum layers `first` to `last` (exclusive) at the measured size number `index`, with their exchanges."""
-        layers, sharding = self.layers[first:last], self.provenance.sharding
+        layers, sharding = self._held_layers(first, last), self.provenance.sharding
         if self.is_tied and 1 < len(layers) == len(self.layers):
             tied = replace(layers[-1], weight_bytes=0, optimizer_bytes=0, kept_gradient_bytes=0, step_s=0.0, work=None)
             layers = (*layers[:-1], tied)
@@ -261,6 +302,14 @@ class Profile(CostSource):
         beside = Beside(sharding.hides_weights, sharding.hides_gradients)
         is_first, is_last = first == 0, last == len(self.layers)
         return _with_exchanges(cost, measured, exchanges, beside, is_first=is_first, is_last=is_last)
+
+    def _held_layers(self, first: int, last: int) -> tuple[LayerCost, ...]:
+        """Return layers `first` to `last` (exclusive), each weight in the first layer that shares it."""
+        layers = list(self.layers[first:last])
+        for tie in self.ties:
+            for layer in [layer - first for layer in tie.layers if first <= layer < last][1:]:
+                layers[layer] = layers[layer].without_weights(tie.num_bytes)
+        return tuple(layers)
 
     def covers(self, microbatch_size: int) -> bool:
         """Return whether a micro-batch size is covered: it was measured, or a smaller and a larger size were."""

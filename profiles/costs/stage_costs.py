@@ -130,6 +130,11 @@ class CostSource:
         """Return the cost of layers `first` to `last` (exclusive) as one stage, as in `costs_of_layers`."""
         raise NotImplementedError
 
+    def tied_sum(self, bounds: Sequence[tuple[int, int]]) -> tuple[int, tuple[int, ...]]:
+        """Return the bytes and the stages of the sum of tied gradients, as in `StageCosts`; 0 without ties."""
+        del bounds
+        return 0, ()
+
     def seconds_of_layers(self, microbatch_size: int | None = None) -> tuple[float, ...]:
         """Return forward plus backward of every layer [s], for `balanced_partition`; empty for costs of stages.
 
@@ -263,7 +268,8 @@ class StageCosts(CostSource):
             input and their output, also if both stages are on one rank.
         advice: Advice for the error about an op without seconds.
         unitless: Columns of seconds without a unit in the table that was read, or empty.
-        tied_bytes: Bytes of the gradient that the first and the last stage sum, for weights that both have.
+        tied_bytes: Bytes of the gradient that `tied_stages` sum, for weights that they share.
+        tied_stages: Stages that share weights, in ascending order; empty for the first and the last.
     """
 
     stages: tuple[StageCost, ...]
@@ -274,6 +280,7 @@ class StageCosts(CostSource):
     advice: str = _ADVICE
     unitless: tuple[str, ...] = ()
     tied_bytes: int = 0
+    tied_stages: tuple[int, ...] = ()
 
     @property
     def num_stages(self) -> int:
@@ -426,8 +433,7 @@ def stages_of_layers(
     Raises:
         ProfileError: The profile does not cover the size.
     """
-    two = ((0, 1), (1, layers.num_layers))  # with a tied sum
-    costs = layers.costs_of_layers(two if layers.num_layers > 1 else two[:1], microbatch_size, num_sharing)
+    costs = layers.costs_of_layers(((0, layers.num_layers),), microbatch_size, num_sharing)
 
     @cache
     def stage_of(first: int, last: int) -> StageCost:
@@ -435,6 +441,7 @@ def stages_of_layers(
 
     def stages_of(bounds: Sequence[tuple[int, int]]) -> StageCosts:
         stages = tuple([stage_of(first, last) for first, last in bounds])
-        return replace(costs, stages=stages, tied_bytes=costs.tied_bytes if len(stages) > 1 else 0)
+        tied_bytes, tied_stages = layers.tied_sum(bounds)
+        return replace(costs, stages=stages, tied_bytes=tied_bytes, tied_stages=tied_stages)
 
     return stages_of

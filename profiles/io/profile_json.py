@@ -17,6 +17,7 @@ from pipesched.profiles.costs import (
     LayerCost,
     LayerMeasurement,
     LayerSplit,
+    LayerTie,
     LayerWork,
     Profile,
     Provenance,
@@ -148,6 +149,13 @@ class _SharingPrice(Record):
     factors: Factors
 
 
+class _LayerTie(Record):
+    becomes: ClassVar[type] = LayerTie
+
+    layers: Annotated[tuple[Count, ...], Field(min_length=2, max_length=100_000)]
+    num_bytes: Bytes
+
+
 class _Profile(Record):
     becomes: ClassVar[type] = Profile
 
@@ -159,6 +167,7 @@ class _Profile(Record):
     variation: VariationRecord | None = None
     sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] = ()
     sample_work: SampleWorkRecord | None = None
+    ties: Annotated[tuple[_LayerTie, ...], Field(max_length=100_000)] = ()
     tied_bytes: Bytes = 0
     is_tied: bool = False
 
@@ -221,6 +230,11 @@ def _inconsistencies(profile: Profile) -> list[str]:
         if own != sizes:
             faults.append(
                 f"layers.{index}.measurements: got micro-batch sizes {own[:8]}, expected {sizes[:8]} as in layer 0"
+            )
+    for index, tie in enumerate(profile.ties):
+        if list(tie.layers) != sorted(set(tie.layers)) or tie.layers[-1] >= len(profile.layers):
+            faults.append(
+                f"ties.{index}.layers: got {list(tie.layers)[:8]}, expected rising numbers below {len(profile.layers)}"
             )
     if faults:
         return faults

@@ -19,6 +19,7 @@ from pipesched.profiles import DeviceKind, ProfileError
 from pipesched.profiles.costs import (
     LayerCost,
     LayerMeasurement,
+    LayerTie,
     LayerWork,
     Profile,
     Provenance,
@@ -32,7 +33,7 @@ from pipesched.profiles.measuring.computing import computing, device_name, libra
 from pipesched.profiles.measuring.layer_chain import LayerChain
 from pipesched.profiles.measuring.timing import SHORT_COUNT, Timer, yardstick_s
 from pipesched.profiles.measuring.weight_costs import WeightWork
-from pipesched.profiles.models import Model, kept_random_state, make_optimizer
+from pipesched.profiles.models import Model, build_layers, kept_random_state, make_optimizer
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Yardstick
 
@@ -124,7 +125,19 @@ def profile_model(model: Model, settings: ProfilerSettings, progress: OnProgress
         kind=kind,
         yardstick=Yardstick(kind, num_busy, statistics.fmean(kernels_s)),
     )
-    return Profile(model.name, layers, provenance, runs.variation(_passes_at(settings.sizes[-1]), shares))
+    variation = runs.variation(_passes_at(settings.sizes[-1]), shares)
+    return Profile(model.name, layers, provenance, variation, ties=_ties(model, settings))
+
+
+def _ties(model: Model, settings: ProfilerSettings) -> tuple[LayerTie, ...]:
+    """Return the weights that layers share; a layer of each is built for its size."""
+    ties = []
+    for tie in model.ties:
+        layer, name = tie[0]
+        built = build_layers(model, layer, layer + 1, seed=settings.seed, dtype=settings.dtype)
+        layers = tuple(sorted({layer for layer, _ in tie}))
+        ties.append(LayerTie(layers, built.get_parameter(f"0.{name}").nbytes))
+    return tuple(ties)
 
 
 def _measured_layers(

@@ -114,8 +114,9 @@ def lists_of_candidate(candidate: Setting, costs: StageCosts) -> Schedule:
         ScheduleError: The schedule cannot have such counts.
         SimulationError: They would be too long.
     """
-    lists = _lowered_tied if costs.tied_bytes else lowered
-    return place_copies(lists(candidate.order, steps_of(candidate)), candidate.placement, candidate.width)
+    order, steps = candidate.order, steps_of(candidate)
+    lists = _lowered_tied(order, steps, costs.tied_stages) if costs.tied_bytes else lowered(order, steps)
+    return place_copies(lists, candidate.placement, candidate.width)
 
 
 def steps_of(candidate: Setting) -> int:
@@ -151,13 +152,13 @@ def lowered(order: Setting, steps: int) -> Schedule:
 
 
 @lru_cache(maxsize=16)
-def _lowered_tied(order: Setting, steps: int) -> Schedule:
-    return tied(lowered(order, steps))
+def _lowered_tied(order: Setting, steps: int, stages: tuple[int, ...]) -> Schedule:
+    return tied(lowered(order, steps), stages)
 
 
-def tied(lists: Schedule) -> Schedule:
-    """Return lists, lowered or not, with the sum of tied gradients if they have a flush."""
-    return with_tied_sum(lists) if can_sum_before_steps(lists) else lists
+def tied(lists: Schedule, stages: tuple[int, ...]) -> Schedule:
+    """Return lists, lowered or not, with the sum of tied gradients as by `with_tied_sum` if they have a flush."""
+    return with_tied_sum(lists, stages) if can_sum_before_steps(lists) else lists
 
 
 def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:

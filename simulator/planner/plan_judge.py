@@ -144,7 +144,7 @@ class PlanJudge:
             return candidate.schedule_spec().run(steps).lists(steps).held()
 
         def scenario() -> Scenario:
-            once = tied(lists(1)) if costs.tied_bytes else lists(1)
+            once = tied(lists(1), costs.tied_stages) if costs.tied_bytes else lists(1)
             return Scenario(once, costs, request.cluster, request.network)
 
         longer = lists if candidate.is_asynchronous else None

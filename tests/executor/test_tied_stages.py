@@ -16,7 +16,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Reduce, Summed
 from pipesched.schedules.transforms import replicate, with_step_barrier, with_tied_sum
 from tests.executor.pipelines import Local, even_bounds
-from tests.executor.tied_models import MODELS, Whole, batch, loss
+from tests.executor.tied_models import CLASSES, MODELS, WIDTH, Whole, batch, loss
 
 LISTS = {
     "gpipe": lambda: build("gpipe", 4, 8),
@@ -210,3 +210,27 @@ def test_training_steps_as_the_module_with_shared_parameters(name, width, is_dis
     assert exported.keys() == expected.keys()
     for key, tensor in exported.items():
         torch.testing.assert_close(tensor, expected[key], rtol=0, atol=1e-12)
+
+
+@pytest.mark.distributed
+def test_a_verification_predicts_the_sum_that_the_run_has():
+    """The profile counts a shared weight in each of its layers; prediction and run have the same ops."""
+    model = MODELS["three_places"]
+    verified = pipesched.verify(
+        model, [pipesched.build("1f1b", 2, 4)], microbatch_size=2, iterations=1, dtype="float64", optimizer="adam",
+        partition="uniform",
+    )  # fmt: skip
+    profile, table = verified.profile, CLASSES * WIDTH * 8
+    assert [(tie.layers, tie.num_bytes) for tie in profile.ties] == [((0, 3, 7), table), ((3, 6), WIDTH * 8)]
+    assert [profile.layers[at].weight_bytes for at in (0, 3, 7)] == [table, table + WIDTH * 8, table]
+    assert [profile.layers[at].optimizer_bytes >= 2 * table for at in (0, 3, 7)] == [True] * 3
+    (schedule,) = verified.schedules
+    assert schedule.agrees
+    ops = [sorted((span.rank, str(span.op)) for span in line.spans) for line in (schedule.predicted, schedule.measured)]
+    assert ops[0] == ops[1]
+    assert (0, "0REDUCE_TIED") in ops[0]
+
+
+def test_a_verification_refuses_a_schedule_without_a_flush_before_it_measures():
+    with pytest.raises(ScheduleError, match="pipedream: got tied stages 0, 1, expected a schedule with a flush"):
+        pipesched.verify(MODELS["two_places"], [pipesched.build("pipedream", 2, 4)], partition="uniform")

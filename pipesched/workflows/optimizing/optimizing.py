@@ -86,7 +86,8 @@ def optimize(question: OptimizeQuestion) -> Optimum:
     costs, notes = setup.loaded_costs, list[str]()
     if setup.costs_of(source).tied_bytes and can_sum_before_steps(source.schedule):
         assert isinstance(costs, Profile | StageCosts), "others have no tied weights"
-        setup = replace(setup, costs=replace(costs, tied_bytes=0))
+        without = replace(costs, tied_bytes=0)
+        setup = replace(setup, costs=replace(without, ties=()) if isinstance(without, Profile) else without)
         notes.append(WITHOUT_TIED_SUM)
     if source.schedule.traits.is_asynchronous:
         for name in ("is_split", "may_recompute", "is_repeated"):

@@ -241,7 +241,7 @@ def predict_source(source: ScheduleSource, setup: Setup) -> Prediction:
     require_lowerable(source.schedule)  # before anything goes through long lists
     costs = setup.costs_of(source)
     if setup.tied_bytes is not None or (costs.tied_bytes and can_sum_before_steps(source.schedule)):
-        source = replace(source, schedule=with_tied_sum(source.schedule), longer=None)
+        source = replace(source, schedule=with_tied_sum(source.schedule, costs.tied_stages), longer=None)
     schedule = source.schedule
     cluster = setup.cluster_of(schedule, source.plan)
     require_runnable(schedule)

@@ -133,12 +133,13 @@ class SweepJudge:
 
     def _outcome(self, source: ScheduleSource, setting: Setting) -> Outcome:
         setup, costs = self.setup, self._costs(source, setting)
-        is_tied = costs.tied_bytes > 0 and can_sum_before_steps(source.schedule)
-        if is_tied:
-            source = replace(source, schedule=with_tied_sum(source.schedule))
+        tied = None
+        if costs.tied_bytes and can_sum_before_steps(source.schedule):
+            tied = costs.tied_stages
+            source = replace(source, schedule=with_tied_sum(source.schedule, tied))
         schedule = source.schedule
         cluster = self._cluster(schedule, dict(setting.link))
-        lists, scenario = _lists(setting.order, is_tied), Scenario(schedule, costs, cluster, setup.network)
+        lists, scenario = _lists(setting.order, tied), Scenario(schedule, costs, cluster, setup.network)
         compiled, seed = lists.batch.under(scenario), setup.seed
         if self.num_runs > 1:  # the run of median makespan counts
             seconds = [compiled.makespan_s(setup.jitter, seed + run) for run in range(self.num_runs)]
@@ -175,10 +176,15 @@ class SweepJudge:
 
 
 @lru_cache(maxsize=2)
-def _lists(order: Setting, is_tied: bool) -> KnownLists:
-    """Return the compiled lists of a setting; the last ones are kept, as settings of many links have the same lists."""
+def _lists(order: Setting, tied: tuple[int, ...] | None) -> KnownLists:
+    """Return the compiled lists of a setting; the last ones are kept, as settings of many links have the same lists.
+
+    Args:
+        order: The setting.
+        tied: The stages of a sum of tied gradients, as for `with_tied_sum`; None for no such sum.
+    """
     source = _source(order)
-    schedule = with_tied_sum(source.schedule) if is_tied else source.schedule
+    schedule = source.schedule if tied is None else with_tied_sum(source.schedule, tied)
     lowered, runs = lower(schedule), None
     with suppress(ScheduleError):  # lists that do not repeat
         runs = longer_runs(lowered if source.longer else schedule, source.longer)

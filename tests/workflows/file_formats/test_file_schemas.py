@@ -102,7 +102,7 @@ READERS = {
 }
 TOGETHER = {
     "run-costs": {"variation", "yardstick", "stages.0.work.F"},
-    "job": {"job.emulate", "model", "is_finite_checked", "has_green_contexts"},
+    "job": {"job.emulate", "model", "is_finite_checked", "has_green_contexts", "weights"},
 }
 """Fields that readers refuse because of another: the version, a stage without a forward, a job of no model."""
 
