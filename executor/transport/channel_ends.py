@@ -154,7 +154,7 @@ class ChannelEnds(Transport):
 
     def _flat(self, shape: BoundaryShape, value: Value) -> Tensor:
         """Return the message of a value; its content is arbitrary if there is no tensor."""
-        return shape.flat(value) if tensors_of(value) else self._buffer(shape)
+        return shape.flat(value) if isinstance(value, Tensor) or tensors_of(value) else self._buffer(shape)
 
     def _value_of(self, incoming: Incoming, shape: BoundaryShape, what: str) -> Value:  # noqa: ARG002 -- for a subclass that waits for more
         """Return the value of `shape` in a message that has arrived."""
