@@ -35,6 +35,7 @@ MODELS = {  # with the samples of a batch
     "conv": ("conv:channels=16,blocks=4,image=16", 64),
     "lstm": ("lstm:layers=4,width=64,context=16", 64),
 }
+CARRIED = "tests.executor.tuple_models:carried:layers=8,width=256"
 
 
 class Network(LocalTransport):
@@ -225,10 +226,13 @@ def test_each_device_holds_what_was_predicted(num_microbatches, num_pipelines, p
 
 
 @pytest.mark.distributed
-def test_each_process_holds_what_was_predicted():
-    model, size = MODELS["conv"][0], 16
+@pytest.mark.parametrize(
+    ("model", "name", "size"),
+    [(MODELS["conv"][0], "1f1b", 16), *((CARRIED, name, 256) for name in ("1f1b", "gpipe", "zb_h1"))],
+)
+def test_each_process_holds_what_was_predicted(model, name, size):
     profile = measured(model, size)
-    schedule = lower(build("1f1b", 2, 4))
+    schedule = lower(build(name, 2, 4))
     asked = job(schedule, model, microbatch_size=size, dtype="float32", optimizer="adamw", warmup=1)
     held = peaks(launch(asked).timeline)
     assert peaks(simulated(profile, schedule, size)[0]) == pytest.approx(held, rel=0.05)

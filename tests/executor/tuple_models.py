@@ -174,3 +174,36 @@ class Looked(nn.Module):
 def numbered(layers: int):
     """Pass one integer tensor from the first layer to the second, and none of several after that."""
     return of("numbered", [Numbers, Looked, *[partial(nn.Linear, WIDTH, WIDTH)] * (layers - 2)])
+
+
+class Masked(nn.Module):
+    """Begins (x, mask, skip, None), or changes x under the mask and carries the rest."""
+
+    def __init__(self, width, *, is_first):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.is_first = is_first
+
+    def forward(self, value):
+        x = value if self.is_first else value[0]
+        change = self.down(self.up(x).relu())
+        _, mask, skip, none = (x, x > 0, change.sin(), None) if self.is_first else value
+        return x + change.masked_fill(mask, 0.0), mask, skip, none
+
+
+class Skipped(nn.Module):
+    """Multiplies x with the skipped tensor, which no layer has kept before."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, value):
+        x, _, skip, _ = value
+        return self.linear(x * skip)
+
+
+def carried(layers: int, width: int):
+    """Carry a mask that every layer keeps, and a tensor that only the last one keeps."""
+    masked = [partial(Masked, width, is_first=index == 0) for index in range(layers - 1)]
+    return of("carried", [*masked, partial(Skipped, width)], batch=mlp(width).batch)
