@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import has_side_effect
 
@@ -54,7 +55,8 @@ class CutRule:
 
     The cuts are, in this order: before the modules `names`; at `cut_point` marks; around each block, which is a child
     of the longest ModuleList or Sequential, or of another list of the same classes; around each child of the module.
-    Operations between two blocks form a layer if they have parameters. All others belong to the next block.
+    Operations between two blocks form a layer if they have parameters. All others belong to the block before or the
+    next one, so that the fewest bytes cross the cut.
 
     Args:
         module: The whole module.
@@ -124,6 +126,7 @@ class CutRule:
                 pending = begin
                 continue
             if call is None or call != last:
+                begin = _narrowest(nodes, begin, at) if starts else begin
                 starts.append(Start(begin, self._name(nodes[at:end]) if call is None else call[0]))
             last, pending = call, None
         return starts
@@ -189,6 +192,27 @@ def _children(module: nn.Module) -> frozenset[str]:
 
 def _ranges(bounds: Sequence[int]) -> list[tuple[int, int]]:
     return [(first, last) for first, last in pairwise(bounds) if first < last]
+
+
+def _narrowest(nodes: Sequence[Node], first: int, last: int) -> int:
+    """Return the place from `first` to `last` where the fewest bytes are needed later; of equal ones the first."""
+    if first == last:
+        return first
+    place = {node: index for index, node in enumerate(nodes)}
+    spans = []
+    for node in nodes:
+        value, maker = node.meta.get("val"), node
+        if isinstance(value, Tensor):
+            if is_part(node):
+                maker = node.all_input_nodes[0]
+            until = max((place.get(user, len(nodes)) for user in node.users), default=-1)
+            spans.append((place[maker], until, value.nbytes))
+    return min(range(first, last + 1), key=lambda at: sum(size for made, used, size in spans if made < at <= used))
+
+
+def is_part(node: Node) -> bool:
+    """Return whether a node takes one part of a tuple."""
+    return node.target is operator.getitem
 
 
 def _numbered(starts: Iterable[Start]) -> list[Start]:

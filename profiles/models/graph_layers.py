@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.models.cut_points import MARK, CutRule, state_name
+from pipesched.profiles.models.cut_points import MARK, CutRule, is_part, state_name
 
 _DROPPED: Final = (MARK, torch.ops.aten._assert_tensor_metadata.default)  # noqa: SLF001 -- the op's name
 """Ops of a traced graph that no layer needs: marks, and checks of types that autocast may change."""
@@ -75,7 +75,7 @@ class CutGraph:
         for index, node in enumerate(nodes):
             layer += layer + 1 < len(starts) and index == starts[layer + 1]
             # the parts of a tuple belong to the layer that makes the tuple
-            layer_of[node] = layer_of[node.all_input_nodes[0]] if _is_part(node) else layer
+            layer_of[node] = layer_of[node.all_input_nodes[0]] if is_part(node) else layer
         return layer_of
 
     def _entering(self, layer: int) -> list[Node]:
@@ -236,7 +236,7 @@ def _alias_roots(graph: Graph) -> dict[Node, Node]:
     roots: dict[Node, Node] = {}
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        is_view = _is_part(node) or node.target in _MAY_RETURN_INPUT
+        is_view = is_part(node) or node.target in _MAY_RETURN_INPUT
         is_view = is_view or (schema is not None and any(r.alias_info is not None for r in schema.returns))
         roots[node] = roots[node.all_input_nodes[0]] if is_view and node.all_input_nodes else node
     return roots
@@ -250,10 +250,6 @@ def _changed_by(node: Node) -> list[Node]:
     given = {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)} | node.kwargs
     written = [given.get(a.name) for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     return [value for value in written if isinstance(value, Node)]
-
-
-def _is_part(node: Node) -> bool:
-    return node.target is operator.getitem
 
 
 def _placed_on(device: torch.device, arguments: Any) -> Any:

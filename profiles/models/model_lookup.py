@@ -1,4 +1,4 @@
-"""Find a model by its name: ``gpt:layers=4,width=64``, ``my.module:factory:depth=3``, ``my.py:factory``."""
+"""Find a model by its name: ``gpt:layers=4,width=64``, ``hf:gpt2``, ``my.module:factory:depth=3``, ``my.py:net``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +19,33 @@ from pipesched.profiles.models.conv import conv
 from pipesched.profiles.models.digits import digits
 from pipesched.profiles.models.kept_state import kept_random_state
 from pipesched.profiles.models.language_models import gpt, lstm
+from pipesched.profiles.models.library_models import hugging_face, torchvision
 from pipesched.profiles.models.mlp import mlp
 from pipesched.profiles.models.model import Model, layer_seed
+from pipesched.profiles.models.module_sources import ModuleFactory
 from pipesched.profiles.models.ties import shared_parameters
+from pipesched.profiles.models.whole_module import model_of
 from pipesched.profiles.processes import users_folders, users_module
 from pipesched.schedules.common import shown
 
 MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
 """The models that come with pipesched, by name."""
+LIBRARIES: dict[str, Callable[..., Model]] = {"hf": hugging_face, "tv": torchvision}
+"""The models of installed libraries, by prefix."""
 
 
 def resolve_model(text: str) -> Model:
     """Return the model with the name `text`.
 
-    A user's factory returns a `Model`, or (layers, loss, batch), where layers is a list of modules or of builders.
-    The factory runs with a fixed random state, so that every process gets the same modules. Modules in the list keep
-    their weights; builders draw theirs from the seed of `build_layers`.
+    A user's factory returns a `Model`, (module, loss, batch), or (layers, loss, batch), where layers is a list of
+    modules or of builders. The factory runs with a fixed random state, so that every process gets the same modules.
+    Modules in the list keep their weights; builders, and a factory of a whole module, draw theirs from the seed of
+    `build_layers`.
 
     Args:
-        text: ``name[:key=value,...]``, ``package.module:factory[:key=value,...]`` or ``path.py:factory[:...]``; the
-            working directory is importable. A name from a file (`NameFromFile`) may only have the first form.
+        text: ``name[:key=value,...]``, ``hf:TYPE[:...]``, ``hf:path/config.json[:...]``, ``tv:NAME[:...]``,
+            ``package.module:factory[:key=value,...]`` or ``path.py:factory[:...]``; the working directory is
+            importable. A name from a file (`NameFromFile`) may only have the first form.
 
     Raises:
         ProfileError: The model or an argument is unknown or invalid, or a name from a file would cause an import.
@@ -52,9 +60,12 @@ def resolve_model(text: str) -> Model:
     attribute, _, rest = rest.partition(":")
     if not name or not attribute or "=" in attribute:
         raise ProfileError(
-            f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)}, package.module:factory or "
-            "path.py:factory; try gpt:layers=8,width=320"
+            f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)}, hf:TYPE, tv:NAME, "
+            "package.module:factory or path.py:factory; try gpt:layers=8,width=320"
         )
+    if name in LIBRARIES:
+        library = LIBRARIES[name]
+        return library(attribute, **read_arguments(text, library, rest)).resolved(text)
     path = Path(name)
     if path.suffix == ".py" and not path.is_file():
         raise ProfileError(f"model {text!r}: got no file {name}, expected path.py:factory; check the path")
@@ -63,13 +74,30 @@ def resolve_model(text: str) -> Model:
             factory = _load_factory(text, name, attribute)
         arguments = read_arguments(text, factory, rest)
         try:
-            with kept_random_state(0):
-                made = factory(**arguments)
+            made = _made(text, partial(factory, **arguments))
         except ProfileError:
             raise
         except Exception as error:  # a user's code may raise anything
             raise _users_fault(text, f"{attribute}() raised", error) from error
-    return _as_model(text, made).resolved(text)
+    return (made if isinstance(made, Model) else _as_model(text, made)).resolved(text)
+
+
+def _made(text: str, factory: Callable[[], Any]) -> Any:
+    """Return the result of a factory, of a whole module the model: its weights never had memory."""
+    source = ModuleFactory(factory, itemgetter(0))
+    made = source.result
+    if isinstance(made, (tuple, list)) and len(made) == 3 and _is_whole(made[0]):
+        _require_functions(text, *made[1:])
+        return model_of(text, source, *made[1:])
+    if source.has_memory:
+        return made
+    with kept_random_state(0):
+        return factory()
+
+
+def _is_whole(made: Any) -> bool:
+    """Return whether a module is one whole, not a list of layers."""
+    return isinstance(made, nn.Module) and not isinstance(made, (nn.Sequential, nn.ModuleList))
 
 
 def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., Any]:
@@ -79,7 +107,7 @@ def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., 
         raise _users_fault(text, f"importing {module_name} raised", error) from error
     factory = getattr(module, attribute, None)
     if isinstance(factory, nn.Module) or (isinstance(factory, type) and issubclass(factory, nn.Module)):
-        raise _no_layers(text, f"{attribute}, a whole nn.Module")
+        raise _bare_module(text, f"{attribute}, a bare nn.Module")
     if not callable(factory):
         raise ProfileError(
             f"model {text!r}: got no function {attribute!r} in {module_name}, expected one that returns the model; "
@@ -88,11 +116,11 @@ def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., 
     return factory
 
 
-def _no_layers(text: str, got: str) -> ProfileError:
-    """Return the error for a module as a whole, whose layers are unknown."""
+def _bare_module(text: str, got: str) -> ProfileError:
+    """Return the error for a module without a loss and data."""
     return ProfileError(
-        f"model {text!r}: got {got}, expected a function that returns (layers, loss, batch), so that layers can be cut "
-        "into stages; write def factory(): return [*net.blocks], loss, batch, and name that function"
+        f"model {text!r}: got {got}, expected a function that returns (module, loss, batch); write def factory(): "
+        "return Net(), loss, batch with loss(outputs, targets) and batch(num_samples, seed), and name that function"
     )
 
 
@@ -107,10 +135,11 @@ def _as_model(text: str, made: Any) -> Model:
     if isinstance(made, Model):
         return made
     if isinstance(made, nn.Module):
-        raise _no_layers(text, f"{type(made).__name__}, a whole nn.Module")
+        raise _bare_module(text, f"{type(made).__name__}, a bare nn.Module")
     if not (isinstance(made, (tuple, list)) and len(made) == 3 and isinstance(made[0], Iterable)):
         raise ProfileError(
-            f"model {text!r}: got {type(made).__name__}, expected a Model or (layers, loss, batch); return one of them"
+            f"model {text!r}: got {type(made).__name__}, expected a Model, (module, loss, batch) or (layers, loss, "
+            "batch); return one of them"
         )
     layers, loss, batch = list(made[0]), made[1], made[2]
     for index, layer in enumerate(layers):
@@ -119,11 +148,7 @@ def _as_model(text: str, made: Any) -> Model:
                 f"model {text!r}: layer {index}: got {type(layer).__name__}, expected a module "
                 "or a function that builds one; wrap it"
             )
-    if not callable(loss) or not callable(batch):
-        raise ProfileError(
-            f"model {text!r}: got a loss or batch that cannot be called, expected loss(outputs, targets) and "
-            "batch(num_samples, seed); return (layers, loss, batch)"
-        )
+    _require_functions(text, loss, batch)
     builders = tuple(partial(copy.deepcopy, layer) if isinstance(layer, nn.Module) else layer for layer in layers)
     names = tuple(
         f"{index} {type(layer).__name__}" if isinstance(layer, nn.Module) else f"layer {index}"
@@ -132,6 +157,14 @@ def _as_model(text: str, made: Any) -> Model:
     ties = shared_parameters(layer.named_parameters() if isinstance(layer, nn.Module) else () for layer in layers)
     build_range = partial(_built_together, builders) if ties else None
     return Model(text, builders, names, loss, batch, build_range=build_range, ties=ties)
+
+
+def _require_functions(text: str, loss: Any, batch: Any) -> None:
+    if not callable(loss) or not callable(batch):
+        raise ProfileError(
+            f"model {text!r}: got a loss or batch that cannot be called, expected loss(outputs, targets) and "
+            "batch(num_samples, seed); return them behind the module or the layers"
+        )
 
 
 def _built_together(

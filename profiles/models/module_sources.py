@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import warnings
 from collections import Counter
@@ -15,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models.kept_state import kept_random_state
 
 
@@ -87,7 +89,12 @@ class ModuleFactory:
             else:
                 if run.numbers(module) == order:
                     return module
-        return self._module_of(_FactoryRun(seed, None).result_of(self._factory))
+        module = self._module_of(_FactoryRun(seed, None).result_of(self._factory))
+        if any(parameter.is_meta for parameter in module.parameters()):
+            raise ProfileError(
+                "got a factory that keeps its module, expected a new module in each call; build it there"
+            )
+        return copy.deepcopy(module) if module is self.outline else module  # made when its file was imported
 
 
 _RANDOM: Final = frozenset(

@@ -28,6 +28,21 @@ class Net(nn.Module):
         super().__init__()
 net = nn.Sequential(nn.Linear(4, 4))
 def whole(): return net
+class Blocks(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(depth))
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+def blocks(depth=3): return Blocks(depth), loss, batch
+made_before = Blocks(3)
+def ready(): return made_before, loss, batch
+kept = []
+def keeper():
+    kept.append(kept[0] if kept else Blocks(3))
+    return kept[0], loss, batch
 def no_layer(): return [3], loss, batch
 number = 3
 """
@@ -116,7 +131,7 @@ def test_a_flag_is_true_or_false_as_its_word_says(arguments, num_true):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpz", "expected one of conv, digits, gpt, lstm, mlp, package.module:factory or path.py:factory"),
+        ("gpz", "expected one of conv, digits, gpt, lstm, mlp, hf:TYPE, tv:NAME, package.module:factory or path.py"),
         ("gpz:layers=2", "unknown model"),
         ("", "unknown model"),
         (":f", "unknown model"),
@@ -146,11 +161,11 @@ def test_a_flag_is_true_or_false_as_its_word_says(arguments, num_true):
         ("users_models:f", "no function 'f' in users_models"),
         ("users_models:number", "no function 'number'"),
         ("users_models:broken", "broken() raised KeyError: 'lost'"),
-        ("users_models:Net", "got Net, a whole nn.Module, expected a function that returns (layers, loss, batch)"),
-        ("users_models:Net:width=3", "got Net, a whole nn.Module, expected a function that returns (layers, loss"),
-        ("users_models:net", "got net, a whole nn.Module, expected a function"),
-        ("users_models:whole", "got Sequential, a whole nn.Module, expected a function"),
-        ("users_models:nothing", "got NoneType, expected a Model or (layers, loss, batch)"),
+        ("users_models:Net", "got Net, a bare nn.Module, expected a function that returns (module, loss, batch)"),
+        ("users_models:Net:width=3", "got Net, a bare nn.Module, expected a function that returns (module, loss"),
+        ("users_models:net", "got net, a bare nn.Module, expected a function"),
+        ("users_models:whole", "got Sequential, a bare nn.Module, expected a function"),
+        ("users_models:nothing", "got NoneType, expected a Model, (module, loss, batch) or (layers, loss, batch)"),
         ("users_models:no_loss", "a loss or batch that cannot be called"),
         ("users_models:no_layer", "layer 0: got int"),
         ("users_models:builders", "got no depth"),
@@ -167,3 +182,30 @@ def test_what_is_no_model_is_told_in_one_line(text, message):
         resolve_model(text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("users")
+def test_a_factory_may_return_a_whole_module():
+    model = resolve_model("users_models:blocks:depth=4")
+    assert (model.name, model.is_resolved) == ("users_models:blocks:depth=4", True)
+    assert model.layer_names == ("blocks.0", "blocks.1", "blocks.2", "blocks.3")
+    layers = build_layers(model, 0, 4, seed=0)
+    x = torch.randn(2, 4)
+    plain = sys.modules["users_models"].Blocks(4)
+    plain.load_state_dict({name: p for layer in layers for name, p in layer.named_parameters()})
+    assert torch.equal(layers(x), plain(x))
+
+
+@pytest.mark.usefixtures("users")
+def test_a_module_that_its_file_makes_is_copied():
+    model = resolve_model("users_models:ready")
+    first, second = (build_layers(model, 0, 3, seed=0) for _ in range(2))
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert torch.equal(first[0].get_parameter("blocks.0.bias"), sys.modules["users_models"].made_before.blocks[0].bias)
+
+
+@pytest.mark.usefixtures("users")
+def test_a_factory_that_keeps_its_module_is_refused():
+    model = resolve_model("users_models:keeper")
+    with pytest.raises(ProfileError, match="got a factory that keeps its module, expected a new module in each call"):
+        build_layers(model, 0, 3, seed=0)

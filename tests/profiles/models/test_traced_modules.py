@@ -1,6 +1,7 @@
 """Modules of others as layers, against the whole module in float64 by PyTorch's autograd."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -183,3 +184,69 @@ def test_a_layer_runs_in_the_number_type_it_is_converted_to():
     layers = build_layers(model, 0, 5, seed=0, dtype=torch.bfloat16)
     value = mapped(lambda t: t.bfloat16() if t.is_floating_point() else t, model.batch(4, 0)[0])
     assert layers(value).dtype == torch.bfloat16
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+            if x.sum() > 0:  # the branch
+                x = -x
+        return x
+
+
+def line_of(text):
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("module", "cuts", "message"),
+    [
+        (Branching(), (), f"{__file__}:{line_of('# the branch')}: got a branch or a shape that depends on values"),
+        (nn.Linear(4, 4), (), "got a module without a place to cut, expected at least two layers; call pipesched.cut"),
+        (Marked(), ["frist"], "cuts: got 'frist', expected a name of named_modules(); try first, second"),
+        (Marked(), ["first"], "got a module without a place to cut"),
+        (
+            nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)),
+            (),
+            "got parameters of unknown shape, expected a module with",
+        ),
+        (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)), (), "got RuntimeError (a and b must have same reduction dim"),
+        (nn.Sequential(nn.ModuleDict({"x": nn.Linear(4, 4)})), (), "in forward, expected it to run with the example"),
+    ],
+)
+def test_errors_have_one_line(module, cuts, message):
+    with pytest.raises(pipesched.ProfileError) as caught:
+        trace_model("faulty", module, functional.mse_loss, None, cuts, example=torch.ones(2, 4))
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("model faulty: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cut_that_does_not_run_is_refused():
+    module, loss, batch = skipping()
+    with pytest.raises(pipesched.ProfileError, match="cuts: got 'unused', which does not run in forward"):
+        trace_model("skipping", module, loss, batch, ["unused"])
+
+
+def test_samples_of_another_length_are_refused_inside_the_module():
+    model = trace_model("lstm", *lstm())
+    layers = build_layers(model, 0, len(model.layers), seed=0)
+    assert layers[1](torch.ones(3, 5, 8)).shape == (3, 5, 8)  # positions follow from the shape
+    with pytest.raises(
+        pipesched.ProfileError, match=r"layer lower\.1: got tensors of the shapes \[\(3, 5\)\], expected"
+    ):
+        layers[2](torch.ones(3, 5))
+
+
+def test_a_batch_of_another_structure_is_refused():
+    model = trace_model(
+        "lstm", lstm()[0], functional.mse_loss, lambda n, s: ({"input_ids": torch.ones(n, 2).long()}, n)
+    )
+    with pytest.raises(pipesched.ProfileError, match=r"batch\(3, 0\): got targets of another structure"):
+        model.batch(3, 0)
