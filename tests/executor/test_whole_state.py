@@ -10,6 +10,7 @@ from torch import nn
 import pipesched
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import StateError, load_whole_state, weight_file, whole_state
+from pipesched.profiles.costs import uniform
 from pipesched.profiles.models import Model, build_layers, resolve_model
 from tests.executor.tied_models import MODELS
 
@@ -154,6 +155,23 @@ def test_files_that_are_no_weights_are_refused(tmp_path):
             weight_file(tmp_path / name),
         ):
             raise AssertionError
+
+
+@pytest.mark.parametrize("name", ["missing", "no"])
+def test_a_run_without_its_weights_does_not_begin(name, tmp_path):
+    (tmp_path / "no").write_text("no")
+    path, lists = str(tmp_path / name), pipesched.build("1f1b", 2, 4)
+    with pytest.raises(pipesched.ArgumentError, match=rf"^weights: {path}: got .*, expected a safetensors file; check"):
+        pipesched.run(lists, TIED, weights=path)
+    with pytest.raises(pipesched.ArgumentError, match=rf"^weights: {path}: got "):
+        pipesched.verify(TIED, [lists], weights=path)
+
+
+def test_emulated_stages_take_no_weights(tmp_path):
+    save_file({}, tmp_path / "none.safetensors")
+    costs = pipesched.Setup(uniform(2, 0.01, 0.02))
+    with pytest.raises(ExecutionError, match=r"weights: got .* with costs to emulate, expected none: emulated stages"):
+        pipesched.run(pipesched.build("1f1b", 2, 4), costs, weights=str(tmp_path / "none.safetensors"))
 
 
 @pytest.mark.distributed

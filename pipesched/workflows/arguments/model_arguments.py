@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pipesched.executor import RunSettings, epsilon_fault, stream_fault
+from pipesched.executor import ExecutionError, RunSettings, epsilon_fault, stream_fault
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.partitioning import parse_partition
@@ -115,11 +115,13 @@ def require_possible(settings: RunSettings) -> None:
     """Refuse settings that this machine cannot run.
 
     Raises:
-        ArgumentError: NCCL between CPUs, no GPU, or a setting that contradicts streams.
+        ArgumentError: NCCL between CPUs, no GPU, a setting that contradicts streams, or no file of weights.
         ScheduleError: The folder of `save` does not exist or is not writable.
     """
     if settings.save is not None:
         require_folder(Path(settings.save).parent, settings.save)
+    if settings.weights is not None:
+        _require_weights(settings.weights)
     if settings.backend == "nccl" and settings.device == "cpu":
         raise ArgumentError("backend: got nccl with `device=cpu`, expected gloo; try `backend=auto`")
     fault = stream_fault(settings)
@@ -130,6 +132,17 @@ def require_possible(settings: RunSettings) -> None:
 
         if not torch.cuda.is_available():
             raise ArgumentError("device: got cuda, expected a GPU, and torch sees none here; try cpu")
+
+
+def _require_weights(path: str) -> None:
+    """Refuse a file that is missing, or no safetensors; its tensors are checked where they are loaded."""
+    from pipesched.executor.core import weight_file
+
+    try:
+        with weight_file(path):
+            pass
+    except ExecutionError as error:
+        raise ArgumentError(str(error)) from error
 
 
 def require_followed(schedules: Mapping[str, ScheduleTraits], settings: RunSettings) -> None:

@@ -13,7 +13,7 @@ from pipesched.schedules.columns import op_cells
 from pipesched.schedules.common import declared, values_of
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Op, Summed, computes
-from pipesched.schedules.transforms import RecomputeWhen, with_step_barrier
+from pipesched.schedules.transforms import RecomputeWhen, can_sum_before_steps, with_step_barrier, with_tied_sum
 from pipesched.schedules.transforms import recompute as recomputed
 from pipesched.simulator.analysis import device_speeds, metrics
 from pipesched.workflows import (
@@ -192,6 +192,9 @@ def _asked_lists(lists: Schedule, asked: WhatIfQuestion) -> Schedule:
     if named is not None or (schedule is None and any(values_of(asked, ScheduleCounts).values())):
         schedule, counts = as_in_run(lists, named, asked)
     after = lists if schedule is None else read_schedule_argument(schedule, counts).schedule
+    tied = lists.summed_stages(Summed.TIED)
+    if tied and after.num_stages == lists.num_stages and can_sum_before_steps(after):
+        after = with_tied_sum(after, tied)
     if Summed.NORM in lists.summands:  # the trainer of the run clips gradients
         after = with_step_barrier(after)
     if asked.recompute_when is not None:

@@ -9,7 +9,7 @@ import pipesched
 from pipesched.schedules import Span
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.ops import Phase, Reduce, Summed, computes
-from pipesched.schedules.transforms import recompute, with_step_barrier
+from pipesched.schedules.transforms import recompute, with_step_barrier, with_tied_sum
 from tests.hand_timelines import SECONDS, play
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -276,6 +276,14 @@ def test_a_run_with_a_barrier_keeps_it_under_other_counts():
     assert [span.op for span in more.after.spans if isinstance(span.op, Reduce)] == [
         Reduce(stage, Summed.NORM) for stage in range(2)
     ]
+
+
+def test_a_run_with_tied_stages_keeps_their_sum_where_they_stay():
+    run = play(with_tied_sum(build("1f1b", 4, 4), (0, 1)), source="measured")
+    more, fewer = pipesched.what_if(run, num_microbatches=8), pipesched.what_if(run, num_ranks=2)
+    tied = [Reduce(0, Summed.TIED), Reduce(1, Summed.TIED)]
+    assert [span.op for span in more.after.spans if isinstance(span.op, Reduce)] == tied
+    assert not any(isinstance(span.op, Reduce) for span in fewer.after.spans)
 
 
 def late_recomputes(timeline):
