@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.models.constants import Constants, placed_on
 from pipesched.profiles.models.cut_points import MARK, CutRule, is_part, state_name
 
 _DROPPED: Final = (MARK, torch.ops.aten._assert_tensor_metadata.default)  # noqa: SLF001 -- the op's name
@@ -60,8 +61,8 @@ class CutGraph:
         self._order = {node: index for index, node in enumerate(module.graph.nodes)}
         self._roots = _alias_roots(module.graph)
         changed = {self._roots[node] for node in nodes for node in _changed_by(node)}
-        self._constants = _constants(nodes, changed, self._roots)
-        self._folded: dict[tuple[Node, torch.device], Tensor] = {}
+        self._constants = Constants(node for node in nodes if self._roots[node] not in changed)
+        self._constants.use_causal_attention(nodes)
         self._layer_of = self._layers([start.node for start in starts], nodes)
         self._nodes: list[list[Node]] = [[] for _ in starts]
         for node in nodes:
@@ -180,7 +181,7 @@ class CutGraph:
 
         for node in self._nodes[layer]:
             made[node] = graph.node_copy(node, of)
-            made[node].args, made[node].kwargs = _placed_on(device, (made[node].args, made[node].kwargs))
+            made[node].args, made[node].kwargs = placed_on(device, (made[node].args, made[node].kwargs))
         graph.output(tuple(of(node) for node in leaving))
         return cast(LayerFunction, GraphModule(root, graph).forward), list(states)
 
@@ -199,36 +200,10 @@ class CutGraph:
 
     def _kept(self, node: Node, device: torch.device) -> Tensor | nn.Module:
         """Return the value on `device` of a node that depends on no input."""
-        if node.op == "get_attr":
-            value = operator.attrgetter(str(node.target))(self._module)
-            return _moved(value, device) if isinstance(value, GraphModule) else value.to(device)
-        key = node, device
-        if key not in self._folded:
-
-            def known(item: Any) -> Any:
-                return self._kept(item, device) if isinstance(item, Node) else item
-
-            arguments, keywords = map_aggregate(_placed_on(device, (node.args, node.kwargs)), known)
-            with torch.inference_mode(False), torch.no_grad():
-                self._folded[key] = cast(Callable[..., Tensor], node.target)(*arguments, **keywords)
-        return self._folded[key]
-
-
-def _constants(nodes: Iterable[Node], changed: set[Node], roots: dict[Node, Node]) -> set[Node]:
-    """Return the operations without random numbers that depend on no input and no state."""
-    constants: set[Node] = set()
-    for node in nodes:
-        target = node.target
-        if (
-            isinstance(target, torch._ops.OpOverload)  # noqa: SLF001 -- its only name
-            and all(used in constants for used in node.all_input_nodes)
-            and roots[node] not in changed
-            and not target._schema.is_mutable  # noqa: SLF001
-            and torch.Tag.nondeterministic_seeded not in target.tags
-            and isinstance(node.meta.get("val"), Tensor)
-        ):
-            constants.add(node)
-    return constants
+        if node.op != "get_attr":
+            return self._constants.value(node, device)
+        value = operator.attrgetter(str(node.target))(self._module)
+        return _moved(value, device) if isinstance(value, GraphModule) else value.to(device)
 
 
 def _alias_roots(graph: Graph) -> dict[Node, Node]:
@@ -252,16 +227,11 @@ def _changed_by(node: Node) -> list[Node]:
     return [value for value in written if isinstance(value, Node)]
 
 
-def _placed_on(device: torch.device, arguments: Any) -> Any:
-    """Return the arguments of an operation that makes its tensors on `device`."""
-    return map_aggregate(arguments, lambda item: device if isinstance(item, torch.device) else item)
-
-
 def _moved(body: GraphModule, device: torch.device) -> GraphModule:
     body = copy.deepcopy(body).to(device)
     for module in body.modules():
         if isinstance(module, GraphModule):
             for node in module.graph.nodes:
-                node.args, node.kwargs = _placed_on(device, (node.args, node.kwargs))
+                node.args, node.kwargs = placed_on(device, (node.args, node.kwargs))
             module.recompile()
     return body

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pipesched
 from pipesched.profiles.models import build_layers, mapped, tensors_of, trace_model
 from tests.profiles.models.chains import Chain
-from tests.profiles.models.tiny_modules import ALL, CLASSES, gpt2, lstm, resnet
+from tests.profiles.models.tiny_modules import ALL, CLASSES, gpt2, llama, lstm, resnet
 
 LAYERS = {
     "gpt2": "transformer.wte transformer.h.0 transformer.h.1 transformer.h.2 lm_head",
@@ -184,6 +185,24 @@ def test_a_layer_runs_in_the_number_type_it_is_converted_to():
     layers = build_layers(model, 0, 5, seed=0, dtype=torch.bfloat16)
     value = mapped(lambda t: t.bfloat16() if t.is_floating_point() else t, model.batch(4, 0)[0])
     assert layers(value).dtype == torch.bfloat16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factory", "has_mask"), [(gpt2, False), (llama, True)])
+def test_attention_without_padding_reads_no_mask(factory, has_mask):
+    chain = Chain(factory)
+    masks = []
+
+    class Attention(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "scaled_dot_product" in str(function):
+                masks.append((kwargs or {}).get("attn_mask"))
+            return function(*args, **(kwargs or {}))
+
+    chain.run_layers(3, 0)  # traces
+    with Attention():
+        chain.layers(chain.model.batch(3, 0)[0])
+    assert [mask is not None for mask in masks] == [has_mask] * 3
 
 
 class Branching(nn.Module):
