@@ -101,7 +101,9 @@ def _with_sums(schedule: Schedule, content: Summed, stages: Collection[int], wha
 
 
 def _advice(content: Summed) -> str:
-    return "try 1f1b" + (", or cut the model so that one stage has all of a tie" if content is Summed.TIED else "")
+    return "try 1f1b" + (
+        ", or cut the model so that one stage has all of a tie, or untie it" if content is Summed.TIED else ""
+    )
 
 
 def _summed(row: Iterable[Op], content: Summed, stages: Collection[int]) -> Iterator[Op]:

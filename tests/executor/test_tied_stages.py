@@ -232,5 +232,17 @@ def test_a_verification_predicts_the_sum_that_the_run_has():
 
 
 def test_a_verification_refuses_a_schedule_without_a_flush_before_it_measures():
-    with pytest.raises(ScheduleError, match="pipedream: got tied stages 0, 1, expected a schedule with a flush"):
+    with pytest.raises(
+        ScheduleError, match="layer 0 shares weight with another stage: pipedream: got tied stages 0, 1, "
+    ):
         pipesched.verify(MODELS["two_places"], [pipesched.build("pipedream", 2, 4)], partition="uniform")
+
+
+@pytest.mark.parametrize("name", ["pipedream", "pipedream_2bw", "avgpipe"])
+def test_runs_and_trainings_refuse_schedules_without_a_flush(name):
+    message = "layer 0 shares weight with another stage: .*got tied stages 0, 1, .*; try 1f1b, or cut .*, or untie it$"
+    with pytest.raises(ScheduleError, match=message):
+        pipesched.run(pipesched.build(name, 2, 4), MODELS["two_places"])
+    spec = pipesched.ScheduleSpec(name=name, num_ranks=2, num_microbatches=4)
+    with pytest.raises(ScheduleError, match=message):
+        pipesched.train(MODELS["two_places"], spec, batch_size=8, num_steps=2)

@@ -39,6 +39,7 @@ from .schedule_arguments import is_same_model as is_same_model
 from .schedule_arguments import known_entry as known_entry
 from .schedule_arguments import label_of as label_of
 from .schedule_arguments import named_schedule as named_schedule
+from .schedule_arguments import naming_ties as naming_ties
 from .schedule_arguments import read_lists_argument as read_lists_argument
 from .schedule_arguments import read_plan_argument as read_plan_argument
 from .schedule_arguments import read_recomputes as read_recomputes
@@ -48,4 +49,3 @@ from .schedule_arguments import require_counted as require_counted
 from .schedule_arguments import require_taken as require_taken
 from .schedule_arguments import searched_entries as searched_entries
 from .schedule_arguments import source_of_entry as source_of_entry
-from .schedule_arguments import with_tied as with_tied

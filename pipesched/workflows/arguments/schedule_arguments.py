@@ -6,7 +6,8 @@ or of a plan (.json, .csv).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TypeAlias
 from pipesched.profiles import models
 from pipesched.profiles.io import PLAN_FORMAT, Plan, costs_file_of, is_built_in, load_plan
 from pipesched.questions import RecomputeChoice, ScheduleCounts
-from pipesched.schedules import Schedule
+from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.builders import Entry, ParameterValue, build_entry, build_generated, find, lookup
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import values_of
@@ -154,12 +155,24 @@ def as_tied(source: ScheduleSource, model: models.Model, bounds: Sequence[tuple[
         ScheduleError: Stages share parameters, and the schedule has no flush, or averages pipelines.
     """
     stages = models.tied_stages(model, bounds) if model.ties else ()
-    return with_tied(source, stages) if stages else source
+    if not stages:
+        return source
+    with naming_ties(model, bounds):
+        return replace(source, schedule=with_tied_sum(source.schedule, stages), longer=None)
 
 
-def with_tied(source: ScheduleSource, stages: Collection[int]) -> ScheduleSource:
-    """Return `source`, with Steps that wait for the sum of tied gradients over `stages`; raises as above."""
-    return replace(source, schedule=with_tied_sum(source.schedule, stages), longer=None)
+@contextmanager
+def naming_ties(model: models.Model, bounds: Sequence[tuple[int, int]]) -> Iterator[None]:
+    """Name a parameter that stages share in an error about tied stages inside the block.
+
+    Raises:
+        ScheduleError: The error raised inside.
+    """
+    try:
+        yield
+    except ScheduleError as error:
+        layer, name = models.ties_between(model, bounds)[0][0]
+        raise ScheduleError(f"model {model.name}: layer {layer} shares {name} with another stage: {error}") from error
 
 
 def named_schedule(schedule: object) -> NamedSchedule | None:

@@ -32,6 +32,7 @@ from pipesched.workflows.arguments import (
     load_costs,
     name_for_processes,
     named_schedule,
+    naming_ties,
     partition_text,
     read_cluster_argument,
     read_model_argument,
@@ -265,9 +266,10 @@ def _prepared(question: TrainQuestion) -> Training:
         compression=question.compression,
     )
     if stages := tied_stages(built, bounds):
-        schedule_spec = replace(schedule_spec, tied_stages=stages)
-        run = schedule_spec.run(question.num_steps)
-        lists = run.lists(question.num_steps)
+        with naming_ties(built, bounds):
+            schedule_spec = replace(schedule_spec, tied_stages=stages)
+            run = schedule_spec.run(question.num_steps)
+            lists = run.lists(question.num_steps)
     with prints_to_stderr():
         draw_batch(built, 1, question.seed)  # missing data are found before anything is done
     forecast = None
