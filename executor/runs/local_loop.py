@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import cast, final
 
 import torch
@@ -15,6 +16,7 @@ from pipesched.executor.core import Batch, ModuleStage, Rank, Stage, build_stage
 from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, run_local
 from pipesched.executor.runs.own_loop import LoopSpec, OwnLoop, RankRecord
 from pipesched.profiles.measuring import computing
+from pipesched.profiles.models import Value, mapped, on_device, tensors_of
 from pipesched.schedules import Schedule
 
 
@@ -36,11 +38,32 @@ class LocalLoop(OwnLoop):
                 )  # fmt: skip
 
         self._ranks = local_ranks(spec.schedule, build, streams=make_streams(self._devices))
+        self._prepare()
         self._use(list(self._ranks))
 
     @property
     def stages(self) -> Mapping[int, Mapping[int, ModuleStage]]:
         return {rank.rank: cast("Mapping[int, ModuleStage]", rank.stages) for rank in self._ranks}
+
+    @property
+    def is_first(self) -> bool:
+        return True
+
+    @property
+    def parameter_counts(self) -> Mapping[int, int]:
+        return self._own_counts()
+
+    @cached_property
+    def boundary_bytes(self) -> Mapping[int, int]:
+        schedule, sizes = self._spec.schedule, dict[int, int]()
+        rank = schedule.home(0, 0)
+        value: object = self._placed(Batch([self._spec.sample], []), rank, self._devices[rank]).inputs[0]
+        for index in range(schedule.num_stages - 1):
+            rank = schedule.home(index, 0)
+            value = self.stages[rank][index].try_forward(cast("Value", value))
+            sizes[index] = sum(tensor.nbytes for tensor in tensors_of(cast("Value", value)))
+            value = mapped(partial(on_device, device=self._devices[schedule.home(index + 1, 0)]), cast("Value", value))
+        return sizes
 
     def _join(self, lists: Schedule, stages: Mapping[int, Mapping[int, Stage]], tag: int) -> list[Rank]:  # noqa: ARG002 -- messages of a list do not outlive it
         return [replace(rank, ops=lists.lists[rank.rank], stages=stages[rank.rank]) for rank in self._ranks]

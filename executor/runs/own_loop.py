@@ -20,9 +20,10 @@ from pipesched.executor.core import (
     Rank,
     Recorder,
     Stage,
+    load_whole_state,
     make_clock,
     make_meter,
-    shifted_name,
+    whole_state,
 )
 from pipesched.executor.runs.loop_lists import accumulating_lists, forward_lists
 from pipesched.executor.runs.measured_timeline import measured_timeline
@@ -31,6 +32,10 @@ from pipesched.schedules import Schedule, Timeline
 
 RankRecord: TypeAlias = tuple[list[tuple[int, int, int]], list[int], list[int]]
 """Times of the ops of a rank [ns], bytes after each and peak bytes inside each."""
+
+
+FORWARD_TAG, _GATHERING_TAG = 5, 4
+"""Numbers of the messages of forwards alone, and of batches without an update, over gloo."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class LoopSpec:
         settings: Device, dtype, seed, clipping and timeout.
         optimizer: Makes the optimizer of a stage from its parameters.
         keeps_dtype: Whether weights and data keep their types, in place of the dtype of the settings.
+        autocast: Type in which autocast runs the forwards, or None without autocast.
         sample: Inputs of one micro-batch.
     """
 
@@ -54,6 +60,7 @@ class LoopSpec:
     optimizer: OptimizerFactory
     keeps_dtype: bool
     sample: Value
+    autocast: torch.dtype | None = None
 
 
 class OwnLoop(ABC):
@@ -98,7 +105,7 @@ class OwnLoop(ABC):
 
     @abstractmethod
     def union(self, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of all processes by name, on the CPU; names of two processes differ."""
+        """Return the tensors of all processes by name, on the CPU; tensors of equal names are equal."""
 
     @abstractmethod
     def _records(self) -> list[RankRecord]:
@@ -154,39 +161,34 @@ class OwnLoop(ABC):
         count = max(len(batch.inputs), len(batch.targets))
         if count not in self._forwards:
             lists = forward_lists(self._spec.schedule, count)
-            self._forwards[count] = self._join(lists, self._forward_stages(), tag=5)
+            self._forwards[count] = self._join(lists, self._forward_stages(), tag=FORWARD_TAG)
         modules = [stage.module for stage in self._all_stages()]
         with evaluation_mode(modules), kept_random_state():
             self._execute(self._forwards[count], batch)
         return self._outputs
 
     def state(self) -> dict[str, Tensor]:
-        """Return the weights and buffers of the whole model, on the CPU; ``3.weight`` is of layer 3."""
-        own: dict[str, Tensor] = {}
-        for rank, stages in self.stages.items():
-            for index, stage in stages.items():
-                if min(self._spec.schedule.replicas(index)) == rank:
-                    own |= self._named(index, stage.module.state_dict())
-        state = self.union(own)
-        return {name: state[name] for name in sorted(state, key=lambda name: int(name.partition(".")[0]))}
+        """Return the weights and buffers of the whole model, as `whole_state`, on the CPU."""
+        model, replicas = self._spec.model, self._spec.schedule.replicas
+        first = {
+            index: stage.module
+            for rank, stages in self.stages.items()
+            for index, stage in stages.items()
+            if min(replicas(index)) == rank
+        }
+        state = self.union(whole_state(model, self._spec.bounds, first))
+        order = model.state_names or sorted(state, key=lambda name: int(name.partition(".")[0]))
+        return {name: state[name] for name in order}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Load a state that has all names of `state` of the stages in this process."""
-        for stages in self.stages.values():
-            for index, stage in stages.items():
-                first = self._spec.bounds[index][0]
-                stage.module.load_state_dict(
-                    {name: state[shifted_name(name, first)] for name in stage.module.state_dict()}
-                )
+        """Load the weights and buffers in this process from a state of the whole model.
 
-    def own_state(self) -> dict[str, Tensor]:
-        """Return the weights and buffers in this process, by the names of `state`."""
-        return {
-            name: tensor
-            for stages in self.stages.values()
-            for index, stage in stages.items()
-            for name, tensor in self._named(index, stage.module.state_dict()).items()
-        }
+        Raises:
+            StateError: As for `load_whole_state`.
+        """
+        for stages in self.stages.values():
+            modules = {index: stage.module for index, stage in stages.items()}
+            load_whole_state(self._spec.model, self._spec.bounds, modules, state)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -195,10 +197,6 @@ class OwnLoop(ABC):
 
     def _all_stages(self) -> list[ModuleStage]:
         return [stage for stages in self.stages.values() for stage in stages.values()]
-
-    def _named(self, stage: int, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        first = self._spec.bounds[stage][0]
-        return {shifted_name(name, first): tensor for name, tensor in state.items()}
 
     def _forward_stages(self) -> dict[int, dict[int, Stage]]:
         last = self._spec.schedule.num_stages - 1
@@ -216,10 +214,40 @@ class OwnLoop(ABC):
     def _take_loss(self, microbatch: int, output: Value, target: Value, loss: Tensor) -> None:  # noqa: ARG002 -- as a stage calls it
         self._losses[microbatch] = loss
 
+    @property
+    @abstractmethod
+    def is_first(self) -> bool:
+        """Whether this process has rank 0."""
+
+    @property
+    @abstractmethod
+    def parameter_counts(self) -> Mapping[int, int]:
+        """The number of parameters of each stage."""
+
+    @property
+    @abstractmethod
+    def boundary_bytes(self) -> Mapping[int, int]:
+        """The bytes that a micro-batch sends from each stage to the next."""
+
+    def _own_counts(self) -> dict[int, int]:
+        """Return the number of parameters of each stage in this process."""
+        return {
+            index: sum(parameter.numel() for parameter in stage.module.parameters())
+            for stages in self.stages.values()
+            for index, stage in stages.items()
+        }
+
+    def _prepare(self) -> None:
+        """Prepare the stages, once they are built."""
+        if self._spec.autocast is not None:
+            for rank, stages in self.stages.items():
+                for stage in stages.values():
+                    autocast_forwards(stage.module, self._device_of(rank), self._spec.autocast)
+
     def _use(self, ranks: list[Rank]) -> None:
-        """Run these ranks, whose stages are built, from now on."""
+        """Run these ranks from now on."""
         self._updating = ranks
-        self._gathering = self._join(self._accumulating, self.stages, tag=4)
+        self._gathering = self._join(self._accumulating, self.stages, tag=_GATHERING_TAG)
 
     def _placed(self, batch: Batch, rank: int, device: torch.device) -> Batch:
         """Return the parts of a batch that a rank reads, on its device."""
@@ -242,6 +270,21 @@ def _on(device: torch.device, dtype: torch.dtype | None, tensor: Tensor) -> Tens
 
 def _recording(rank: Rank, device: torch.device) -> Rank:
     return replace(rank, recorder=Recorder(make_clock(device), make_meter(device)))
+
+
+def autocast_forwards(module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Let each forward of a module run under autocast; a backward follows the types of its forward by itself."""
+    entered: list[torch.autocast] = []
+
+    def enter(*_: object) -> None:
+        entered.append(torch.autocast(device.type, dtype))
+        entered[-1].__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def leave(*_: object) -> None:
+        entered.pop().__exit__(None, None, None)
+
+    module.register_forward_pre_hook(enter)
+    module.register_forward_hook(leave, always_call=True)
 
 
 @contextmanager

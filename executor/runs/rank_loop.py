@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from functools import cached_property
 from typing import cast, final
 
 import torch
@@ -17,8 +18,8 @@ from pipesched.executor.core import Batch, HostClock, ModuleStage, Rank, Recorde
 from pipesched.executor.launch import all_gather, field_digests, gather_texts, met
 from pipesched.executor.runs.loss_mail import LossMail
 from pipesched.executor.runs.measuring_job import clock_offset_ns, recorded_tensors
-from pipesched.executor.runs.own_loop import LoopSpec, OwnLoop, RankRecord
-from pipesched.executor.transport import MESSAGE_TAG, find_shapes
+from pipesched.executor.runs.own_loop import FORWARD_TAG, LoopSpec, OwnLoop, RankRecord, evaluation_mode
+from pipesched.executor.transport import MESSAGE_TAG, BoundaryShape, find_shapes
 from pipesched.profiles.models import Value, tensors_of, torch_dtype
 from pipesched.schedules import Schedule
 from pipesched.schedules.formats import to_json
@@ -45,8 +46,10 @@ class RankLoop(OwnLoop):
                     optimizer=spec.optimizer, keeps_dtype=spec.keeps_dtype, on_loss=self._take_loss,
                 )  # fmt: skip
                 self._stages = cast("dict[int, ModuleStage]", stages)
+                self._prepare()
             sample = self._placed(Batch([spec.sample], []), context.rank, context.device).inputs
-            self._shapes = find_shapes(lists, context.rank, stages, sample[0] if sample else None)
+            self._sample = sample[0] if sample else None
+            self._shapes = find_shapes(lists, context.rank, stages, self._sample)
             senders = lists.replicas(lists.num_stages - 1)
             self._mail = LossMail(context.rank, senders, lists.num_ranks, spec.settings.timeout_s)
             self._num_own_losses = sum(
@@ -54,6 +57,9 @@ class RankLoop(OwnLoop):
                 for microbatch in range(lists.num_microbatches)
             )
             self._align_replicas()
+            self._counts: dict[int, int] = {}
+            for text in gather_texts(json.dumps(self._own_counts())):
+                self._counts |= {int(index): count for index, count in json.loads(text).items()}
             self._use(self._join(lists, {context.rank: stages}, MESSAGE_TAG))
         except BaseException as error:
             self.close(error)
@@ -63,9 +69,28 @@ class RankLoop(OwnLoop):
     def stages(self) -> Mapping[int, Mapping[int, ModuleStage]]:
         return {self._context.rank: self._stages}
 
+    @property
+    def is_first(self) -> bool:
+        return self._context.rank == 0
+
+    @property
+    def parameter_counts(self) -> Mapping[int, int]:
+        return self._counts
+
+    @property
+    def boundary_bytes(self) -> Mapping[int, int]:
+        return {index: shape.num_elements * shape.dtype.itemsize for index, shape in self._shapes.items()}
+
     def _join(self, lists: Schedule, stages: Mapping[int, Mapping[int, Stage]], tag: int) -> list[Rank]:
         recorder = Recorder(HostClock(), keeps=False)
-        return [self._context.join(lists, stages[self._context.rank], self._shapes, recorder, tag=tag)]
+        shapes = self._forward_shapes if tag == FORWARD_TAG else self._shapes
+        return [self._context.join(lists, stages[self._context.rank], shapes, recorder, tag=tag)]
+
+    @cached_property
+    def _forward_shapes(self) -> Mapping[int, BoundaryShape]:
+        """The shapes between stages in evaluation mode; all ranks ask for them together."""
+        with evaluation_mode(stage.module for stage in self._stages.values()):
+            return find_shapes(self._spec.schedule, self._context.rank, self._stages, self._sample)
 
     def _align_replicas(self) -> None:
         """Give all replicas of a stage the weights of the first, as scripts may have drawn different ones."""

@@ -39,6 +39,14 @@ class Table:
         """Return the table with notes below its caption."""
         return replace(self, caption="\n".join(filter(None, [self.caption, *notes])))
 
+    def to_text(self) -> str:
+        """Return the table as plain text, its columns below their names."""
+        columns = list(self.rows[0]) if self.rows else []
+        widths = {name: max(len(name), *(len(row[name]) for row in self.rows)) for name in columns}
+        rows = [dict(zip(columns, columns, strict=True)), *self.rows] if columns else []
+        lines = ("  ".join(row[name].ljust(widths[name]) for name in columns).rstrip() for row in rows)
+        return "\n".join(filter(None, [self.title, *lines, *self.lines(columns)]))
+
     def to_html(self) -> str:
         """Return the table as HTML, with names escaped."""
         parts = [f"<p><b>{_text(self.title)}</b></p>"] if self.title else []

@@ -54,6 +54,7 @@ from .plan import Predicted as Predicted
 from .plan_json import plan_schema as plan_schema
 from .profile_json import profile_schema as profile_schema
 from .profile_json import profile_text as profile_text
+from .profile_json import read_profile as read_profile
 from .record_schema import cost_table_schema as cost_table_schema
 from .record_schema import record_schema as record_schema
 from .run_costs_json import run_costs_schema as run_costs_schema

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipesched.executor.core import Batch
-from pipesched.profiles.models import Value, microbatch, tensors_of
+from pipesched.profiles.models import Structure, Value, flattened, microbatch, tensors_of
 from pipesched.workflows import ArgumentError
 
 
@@ -19,11 +19,13 @@ class BatchForm:
 
     Attributes:
         sample: Inputs of one micro-batch.
+        structure: Structure of the inputs.
         size: Samples of a micro-batch.
         num_microbatches: Micro-batches of a batch.
     """
 
     sample: Value
+    structure: Structure
     size: int
     num_microbatches: int
 
@@ -34,30 +36,29 @@ class BatchForm:
         Raises:
             ArgumentError: The example has no tensor, or tensors of several numbers of samples.
         """
-        sample = as_value("example", example)
+        sample, structure = as_value("example", example)
         sizes = {len(tensor) if tensor.dim() else 0 for tensor in tensors_of(sample)}
         if len(sizes) != 1 or 0 in sizes:
             raise ArgumentError(
                 f"example: got tensors of {_shapes(sample)}, expected inputs of one micro-batch, each with its samples "
                 "in dimension 0; try example=(inputs[:2],)"
             )
-        return BatchForm(sample, sizes.pop(), num_microbatches)
+        return BatchForm(sample, structure, sizes.pop(), num_microbatches)
 
-    def cut(self, inputs: Any, targets: Any, *, is_whole: bool) -> list[Batch]:
+    def cut(self, inputs: Any, targets: Value, *, is_whole: bool) -> list[Batch]:
         """Return the micro-batches of some samples, as views, at most `num_microbatches` in each Batch.
 
         Args:
             inputs: Inputs, as the example.
-            targets: Targets with as many samples, or None.
+            targets: Targets with as many samples; no tensors for none.
             is_whole: Whether there must be exactly `num_microbatches`.
 
         Raises:
             ArgumentError: The samples cannot be divided, or have other shapes than the example.
         """
-        values = as_value("inputs", inputs)
-        count = self._count(values, is_whole=is_whole)
-        labels = () if targets is None else as_value("targets", targets)
-        for tensor in tensors_of(labels):
+        values, structure = as_value("inputs", inputs)
+        count = self._count(values, structure, is_whole=is_whole)
+        for tensor in tensors_of(targets):
             if not tensor.dim() or len(tensor) != count * self.size:
                 raise ArgumentError(
                     f"targets: got a tensor of {tuple(tensor.shape)}, expected {count * self.size} samples in "
@@ -65,15 +66,17 @@ class BatchForm:
                 )
         numbers = range(count)
         cut = [microbatch(values, number, count) for number in numbers]
-        aims = [microbatch(labels, number, count) for number in numbers]
+        aims = [microbatch(targets, number, count) for number in numbers]
         most = self.num_microbatches
         return [Batch(cut[at : at + most], aims[at : at + most]) for at in range(0, count, most)]
 
-    def _count(self, values: Value, *, is_whole: bool) -> int:
+    def _count(self, values: Value, structure: Structure, *, is_whole: bool) -> int:
         """Return the number of micro-batches of some inputs."""
         sample, whole = tensors_of(self.sample), tensors_of(values)
         if len(sample) != len(whole):
             raise ArgumentError(f"inputs: got {len(whole)} tensors, expected {len(sample)}, as the example has")
+        if len(sample) > 1 and structure != self.structure:
+            raise ArgumentError("inputs: got other keys or constants than in the example, expected the same; pass them")
         num_samples = len(whole[0]) if whole[0].dim() else 0
         expected = self.size * self.num_microbatches
         if (num_samples != expected) if is_whole else (not num_samples or num_samples % self.size):
@@ -92,19 +95,18 @@ class BatchForm:
         return num_samples // self.size
 
 
-def as_value(name: str, data: Any) -> Value:
-    """Return the tensors of a batch.
+def as_value(name: str, data: Any) -> tuple[Value, Structure]:
+    """Return the tensors of a batch, and their structure.
 
     Raises:
         ArgumentError: `data` is neither a tensor nor a tuple, list or dictionary with tensors.
     """
-    items = list(data.values()) if hasattr(data, "values") and not isinstance(data, Tensor) else data
-    parts = [items] if isinstance(items, Tensor) else items
-    if not isinstance(parts, tuple | list) or not any(isinstance(part, Tensor) for part in parts):
+    value, structure = flattened(data)
+    if not tensors_of(value):
         raise ArgumentError(
             f"{name}: got {type(data).__name__}, expected a tensor, or a tuple or dictionary of tensors"
         )
-    return parts[0] if len(parts) == 1 else tuple(parts)
+    return value, structure
 
 
 def joined(values: list[Value]) -> Value:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, cast, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipesched.executor import ExecutionError, RunSettings
-from pipesched.executor.core import Batch
+from pipesched.executor.core import Batch, StateError
 from pipesched.executor.runs import LocalLoop, LoopSpec, OwnLoop, RankLoop, lists_of_batch
-from pipesched.profiles import DTYPES, DeviceKind
-from pipesched.profiles.models import Model, OptimizerFactory, Value, build_layers
+from pipesched.profiles import DTYPES, DeviceKind, Dtype, OptimizerName
+from pipesched.profiles.io import profile_text, read_profile
+from pipesched.profiles.models import Model, OptimizerFactory, Structure, Value, build_layers, tensors_of, trace_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Phase, computes
 from pipesched.schedules.transforms import with_step_barrier
+from pipesched.simulator.analysis import readable_bytes
 from pipesched.workflows import (
     ArgumentError,
+    Table,
     is_rank,
     require_callable,
     require_flag,
@@ -34,8 +40,14 @@ from pipesched.workflows import (
     require_rate,
     require_settings,
 )
-from pipesched.workflows.arguments import require_possible
-from pipesched.workflows.pipelines.batch_cutting import BatchForm, joined
+from pipesched.workflows.arguments import ScheduleSource, as_tied, require_possible
+from pipesched.workflows.pipelines.batch_cutting import BatchForm, as_value, joined
+from pipesched.workflows.pipelines.loop_loss import LoopLoss
+
+if TYPE_CHECKING:
+    from pipesched.workflows.arguments import ClusterArgument, ProfileArgument
+    from pipesched.workflows.measuring import ProfileMeasurement
+    from pipesched.workflows.simulating import Simulation
 
 
 @final
@@ -60,18 +72,20 @@ class Pipeline:
     depend on `seed` alone; the generators of the script stay as they are.
 
     Args:
-        module: A `Model`.
+        module: A module, a function that makes one, or a `Model`.
         schedule: A name of the catalogue, or a `Schedule` with the lists of one batch. Each stage steps once, at the
             end of its list: a schedule without a flush, or that averages pipelines, is refused.
         num_ranks: Ranks, with a schedule by name.
         microbatches: Equal micro-batches of a batch, with a schedule by name.
-        loss: A function of (outputs, targets) of a micro-batch that returns its mean loss; None: the model's
-            own.
+        loss: A function of (outputs, targets) of a micro-batch that returns its mean loss; None: the outputs are
+            the loss, or have it as ``loss``; with a `Model`: the model's own.
         optimizer: Makes the optimizer of a stage from the list of its parameters.
         example: Inputs of one micro-batch: a tensor, a tuple of positional arguments, or a dictionary of keyword
             arguments. Each tensor has its samples in dimension 0.
         partition: ``uniform`` (None), ``balanced`` by the number of parameters, or layers per stage: ``3,3,4``.
+        cuts: Names of submodules before which the module may be cut, in place of its blocks.
         dtype: Type of weights and floating-point data (default: as they are).
+        autocast: ``torch.bfloat16`` to run forwards and loss under autocast; None without.
         device: ``cpu`` or ``cuda``.
         clip_grad_norm: Largest norm of the gradients of the whole model; None for no clipping.
         seed: Seed of the layers' random numbers, and of the weights of a `Model`.
@@ -86,7 +100,7 @@ class Pipeline:
 
     def __init__(
         self,
-        module: Model,
+        module: nn.Module | Callable[[], nn.Module] | Model,
         *,
         schedule: str | Schedule,
         num_ranks: int | None = None,
@@ -95,8 +109,10 @@ class Pipeline:
         optimizer: OptimizerFactory,
         example: Any,
         partition: str | None = None,
+        cuts: Sequence[str] = (),
         dtype: torch.dtype | None = None,
         device: DeviceKind = "cpu",
+        autocast: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
         seed: int = 0,
         timeout_s: float = 300.0,
@@ -107,17 +123,27 @@ class Pipeline:
         self._schedule = _read_schedule(schedule, num_ranks, microbatches, clip_grad_norm)
         self._form = BatchForm.of(example, self._schedule.num_microbatches)
         settings = _settings(dtype, device, clip_grad_norm, seed, timeout_s)
-        self._model = _read_model(module, loss)
-        self._targets: Value | None = None
+        if autocast not in (None, torch.bfloat16):
+            raise ArgumentError(f"autocast: got {autocast}, expected torch.bfloat16, or None; gradients are not scaled")
+        used_loss = module.loss if loss is None and isinstance(module, Model) else loss
+        self._loss = LoopLoss(used_loss, torch.device(device), autocast)
+        lists = lists_of_batch(self._schedule)
+        self._model = _read_model(module, self._loss, example, cuts)
+        bounds = _bounds(self._model, partition, self._schedule.num_stages)
+        if self._model.ties:
+            self._schedule = as_tied(ScheduleSource(self._schedule), self._model, bounds).schedule
+            lists = lists_of_batch(self._schedule)
+        self._targets: Value = ()
         self._state = "open"
         spec = LoopSpec(
-            schedule=lists_of_batch(self._schedule),
+            schedule=lists,
             model=self._model,
-            bounds=_bounds(self._model, partition, self._schedule.num_stages),
+            bounds=bounds,
             settings=settings,
             optimizer=_checked(optimizer),
             keeps_dtype=dtype is None,
             sample=self._form.sample,
+            autocast=autocast,
         )
         self._spec = spec
         self._loop: OwnLoop = RankLoop(spec) if _is_one_of_several() else LocalLoop(spec)
@@ -149,11 +175,13 @@ class Pipeline:
         require_flag("update", update)
         require_flag("record", record)
         (batch,) = self._cut(inputs, targets, is_whole=True)
+        if targets is None and self._loss.needs_targets:
+            raise ArgumentError("targets: got none, expected targets for the loss; pass them")
         self._targets = batch.targets[0]
         with self._in_turn("step" if update else "step without update"):
             return self._loop.step(batch, updates=update, records=record)
 
-    def evaluate(self, inputs: Any, targets: Any = None) -> Value:
+    def evaluate(self, inputs: Any, targets: Any = None) -> Any:
         """Run the module forward, in evaluation mode and without gradients; weights and generators do not change.
 
         Args:
@@ -161,18 +189,26 @@ class Pipeline:
             targets: Targets, to return the mean loss; None to return the outputs.
 
         Returns:
-            The mean loss with targets, the outputs of all samples without; on the CPU, equal in every process.
+            The mean loss with targets; without, the outputs of all samples, in which numbers of micro-batches stand
+            one after the other. Both on the CPU, and equal in every process.
 
         Raises:
             ArgumentError: The samples cannot be divided, or have other shapes than the example.
             ExecutionError: An op failed: with rank, op and micro-batch. The pipeline is then closed.
         """
         outputs: list[Value] = []
+        batches = self._cut(inputs, targets, is_whole=False)
         with self._in_turn("evaluate"):
-            for batch in self._cut(inputs, targets, is_whole=False):
+            for batch in batches:
                 own = self._loop.evaluate(batch, is_scored=targets is not None)
                 outputs += self._everyones(own, len(batch.inputs))
-        return joined(outputs) if targets is None else torch.stack([*map(_one_tensor, outputs)]).mean()
+        if targets is not None:
+            return torch.stack([*map(_one_tensor, outputs)]).mean()
+        self._loss.returns_outputs = True
+        try:
+            return self._model.loss(joined(outputs), ())
+        finally:
+            self._loss.returns_outputs = False
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights and buffers of the whole module, on the CPU, by its own names; in every process.
@@ -189,21 +225,18 @@ class Pipeline:
         """Load weights and buffers, as `state_dict` returns them; every process has all of them, and keeps its part.
 
         Raises:
-            ArgumentError: A name is missing or unknown, or a tensor has another shape; nothing is loaded.
+            ArgumentError: A name is missing or unknown, or a tensor has another shape; some tensors may be loaded then.
             ExecutionError: A process is missing.
         """
+        fault = ""
         with self._in_turn("load_state_dict"):
-            fault = _state_fault(state, self._loop.own_state())
-            own = json.dumps([fault, [*self._loop.own_state()]])
-            names = [json.loads(text) for text in self._loop.gather_texts(own)]
-            faults = [text for text, _ in names if text]
-            unknown = set(state) - {name for _, known in names for name in known}
-            if unknown:
-                faults.append(f"state: got {min(unknown)!r}, expected no such name; load the state of this module")
-            if not faults:
+            try:
                 self._loop.load(state)
+            except StateError as error:
+                fault = str(error)
+            faults = [text for text in self._loop.gather_texts(fault) if text.strip()]
         if faults:
-            raise ArgumentError(faults[0])
+            raise ArgumentError(f"state: {faults[0]}; load the state of this module")
 
     def timeline(self) -> Timeline:
         """Return the measured Timeline of the last step with ``record=True``, equal in every process.
@@ -219,6 +252,67 @@ class Pipeline:
         if timeline is None:
             raise ArgumentError("timeline: got no recorded step, expected one; try step(..., record=True)")
         return timeline
+
+    def profile(self) -> ProfileMeasurement:
+        """Measure the layers of the model on this machine, with micro-batches of the loop; in the first process alone.
+
+        The optimizer's step is measured with the nearest of SGD, SGD with momentum, Adam and AdamW.
+
+        Raises:
+            ArgumentError: No batch was trained on, and the loss needs targets.
+            ExecutionError: A process is missing.
+        """
+        from pipesched.workflows.measuring import ProfileMeasurement, profile
+
+        if self._loss.needs_targets and not tensors_of(self._targets):
+            raise ArgumentError("profile: got no step, expected one, whose targets the loss needs; try step(...)")
+        settings, text = self._spec.settings, ""
+        with self._in_turn("profile"):
+            if self._loop.is_first:
+                model = replace(self._model, batch=self._batch_of_profile)
+                measured = profile(
+                    model, [self._form.size], dtype=self._dtype(), device=settings.device, threads=settings.threads,
+                    seed=settings.seed, optimizer=_nearest(self.optimizers), splits=_splits(self._schedule),
+                )  # fmt: skip
+                text = profile_text(measured.profile, "the profile")
+            text = self._loop.gather_texts(text)[0]
+        return ProfileMeasurement(read_profile(text, "the profile"))
+
+    def predict(self, profile: ProfileArgument | None = None, cluster: ClusterArgument = None) -> Simulation:
+        """Predict the step: its time, bubbles and memory, as `simulate` does, on a device per rank.
+
+        Args:
+            profile: Profile of the layers; None to measure one with `profile`.
+            cluster: Machines; None: equal devices whose messages take no time.
+
+        Raises:
+            ArgumentError: As for `profile`, or an argument is invalid.
+            ExecutionError: A process is missing.
+        """
+        from pipesched.workflows.arguments import read_profile_argument
+        from pipesched.workflows.simulating import Setup, simulate
+
+        costs = self.profile().profile if profile is None else read_profile_argument(profile)
+        sizes = [last - first for first, last in self._spec.bounds]
+        return simulate(self._schedule, Setup(costs, cluster=cluster, microbatch_size=self._form.size, partition=sizes))
+
+    def table(self) -> Table:
+        """Return the stages: their ranks, layers and parameters, and the bytes that each sends on per micro-batch."""
+        loop, names = self._loop, self._model.layer_names
+        rows = tuple(
+            {
+                "stage": str(stage),
+                "rank": ", ".join(map(str, self._schedule.replicas(stage))),
+                "layers": names[first] if last == first + 1 else f"{names[first]} to {names[last - 1]}",
+                "parameters": f"{loop.parameter_counts[stage]:,}",
+                "sends": readable_bytes(loop.boundary_bytes[stage]) if stage in loop.boundary_bytes else "-",
+            }
+            for stage, (first, last) in enumerate(self._spec.bounds)
+        )
+        schedule = self._schedule
+        counts = f"{schedule.num_ranks} ranks, {schedule.num_microbatches} micro-batches"
+        title = f"{self._model.name}: {schedule.name}, {counts}"
+        return Table(title, rows, legend={"sends": "to the next stage, per micro-batch"})
 
     def close(self) -> None:
         """Leave the other processes, and free what the pipeline has set up; a second call does nothing.
@@ -241,12 +335,33 @@ class Pipeline:
         elif self._state == "open":
             self._fail(error)
 
+    def _batch_of_profile(self, num_samples: int, seed: int) -> tuple[Value, Value]:  # noqa: ARG002 -- as a model has it
+        return self._form.sample, self._targets
+
+    def _dtype(self) -> Dtype:
+        """Return the name of the type of the first parameter of a stage in this process."""
+        if not self._spec.keeps_dtype:
+            return self._spec.settings.dtype
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        types = (tensor.dtype for group in groups for tensor in group["params"] if tensor.is_floating_point())
+        name = str(next(types, torch.float32)).removeprefix("torch.")
+        return cast("Dtype", name)
+
+    def __str__(self) -> str:
+        return self.table().to_text()
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
     def __repr__(self) -> str:
         return f"Pipeline({self._model.name!r}, schedule={self._schedule.name!r}, num_ranks={self._schedule.num_ranks})"
 
     def _cut(self, inputs: Any, targets: Any, *, is_whole: bool) -> list[Batch]:
         self._require_open()
-        return self._form.cut(inputs, targets, is_whole=is_whole)
+        labels, structure = ((), Structure(None)) if targets is None else as_value("targets", targets)
+        batches = self._form.cut(inputs, labels, is_whole=is_whole)
+        self._loss.targets = structure
+        return batches
 
     def _everyones(self, own: Mapping[int, Value], count: int) -> list[Value]:
         """Return the outputs of all micro-batches, which are on the ranks with the last stage."""
@@ -342,24 +457,27 @@ def _settings(
     return settings
 
 
-def _read_model(module: object, loss: Callable[[Any, Any], Tensor] | None) -> Model:
+def _read_model(module: object, loss: LoopLoss, example: Any, cuts: Sequence[str]) -> Model:
+    """Return the model of a loop; a ready-made module is copied, range by range."""
     if isinstance(module, Model):
-        own = module.loss if loss is None else loss
-        return replace(module, loss=_scalar(own))
-    raise ArgumentError(f"module: got {type(module).__name__}, expected a Model")
+        if cuts:
+            raise ArgumentError("cuts: got names with a Model, expected none: its layers are known; leave it out")
+        return replace(module, loss=loss)
+    if isinstance(module, nn.Module):
+        model = trace_model(type(module).__name__, module, loss, None, cuts, example)
+        assert model.build_range is not None, "a traced module has one"
+        return replace(model, build_range=partial(_copied_range, model.build_range))
+    if not callable(module):
+        require_kind("module", module, nn.Module, "an nn.Module, a function that makes one, or a Model")
+    assert callable(module), "its kind"
+    return trace_model(getattr(module, "__name__", "module"), module, loss, None, cuts, example)
 
 
-def _scalar(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """Return a loss function that refuses a result with dimensions."""
-
-    def checked(outputs: Any, targets: Any) -> Tensor:
-        value = loss(outputs, targets)
-        if not isinstance(value, Tensor) or value.dim():
-            got = f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise ArgumentError(f"loss: got {got}, expected a tensor without dimensions; return its mean")
-        return value
-
-    return checked
+def _copied_range(
+    build_range: Callable[[int, int, int], Sequence[nn.Module]], first: int, last: int, seed: int
+) -> Sequence[nn.Module]:
+    """Return layers with parameters of their own; parameters that layers share are shared by their copies."""
+    return copy.deepcopy(build_range(first, last, seed))
 
 
 def _checked(optimizer: OptimizerFactory) -> OptimizerFactory:
@@ -394,10 +512,18 @@ def _one_tensor(value: Value) -> Tensor:
     return value
 
 
-def _state_fault(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str | None:
-    for name, tensor in own.items():
-        if name not in state:
-            return f"state: got no {name!r}, expected it; load the state of this module"
-        if state[name].shape != tensor.shape:
-            return f"state: got {name!r} of {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
-    return None
+def _nearest(optimizers: Sequence[torch.optim.Optimizer]) -> OptimizerName:
+    """Return the name of the optimizer whose step takes about as long."""
+    match next(iter(optimizers), None):
+        case torch.optim.SGD() as sgd:
+            return "momentum" if sgd.defaults["momentum"] else "sgd"
+        case torch.optim.AdamW():
+            return "adamw"
+        case torch.optim.Adam():
+            return "adam"
+    return "adamw"
+
+
+def _splits(schedule: Schedule) -> bool:
+    """Return whether a schedule has backwards in two halves."""
+    return any(part.phase is Phase.BACKWARD_INPUT for ops in schedule.lists for op in ops for part in computes(op))

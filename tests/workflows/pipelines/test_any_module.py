@@ -1,0 +1,200 @@
+"""Modules of others in one's own loop: GPT-2 with tied weights, skip connections, dictionaries, buffers."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import pipesched
+from tests.executor.pipelines import assert_equal
+
+
+class Branching(nn.Module):
+    """Blocks with batch normalisation, a skip connection from the input, and an integer mask."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.Tanh()) for _ in range(4)
+        )
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x, mask):
+        hidden = x
+        for block in self.blocks:
+            hidden = block(hidden) * mask + x
+        return {"scores": self.head(hidden), "mask": mask}
+
+
+def cross_entropy(outputs, targets):
+    return functional.cross_entropy(outputs["scores"], targets["labels"])
+
+
+def branching_batch(num_samples):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(num_samples, 6, dtype=torch.float64, generator=generator)
+    mask = torch.randint(0, 2, (num_samples, 6), generator=generator)
+    return {"x": x, "mask": mask}, {"labels": torch.randint(0, 3, (num_samples,), generator=generator)}
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.2)
+
+
+def halves(data, count):
+    """Return a batch of dictionaries in equal parts."""
+    return [dict(zip(data, parts, strict=True)) for parts in zip(*(t.chunk(count) for t in data.values()), strict=True)]
+
+
+def plain_steps(module, inputs, targets, loss, steps, count=4):
+    """Train with plain PyTorch, micro-batch by micro-batch; return the losses."""
+    optimizer, losses = sgd(module.parameters()), []
+    for _ in range(steps):
+        parts = [loss(module(**x), y) for x, y in zip(halves(inputs, count), halves(targets, count), strict=True)]
+        mean = torch.stack(parts).mean()
+        mean.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(mean.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1", "interleaved", "chimera"])
+def test_a_module_with_a_skip_a_mask_and_buffers(name):
+    torch.manual_seed(0)
+    module = Branching().double()
+    untouched = copy.deepcopy(module.state_dict())
+    inputs, targets = branching_batch(16)
+    example = {key: tensor[:4] for key, tensor in inputs.items()}
+    with pipesched.Pipeline(
+        module, schedule=name, num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd, example=example
+    ) as pipe:
+        losses = [pipe.step(inputs, targets).item() for _ in range(3)]
+        outputs, loss, state = pipe.evaluate(inputs), pipe.evaluate(inputs, targets), pipe.state_dict()
+    assert_equal(module.state_dict().values(), untouched.values(), 0)
+    whole = copy.deepcopy(module)
+    assert losses == pytest.approx(plain_steps(whole, inputs, targets, cross_entropy, 3), rel=1e-12)
+    assert list(state) == list(whole.state_dict())
+    if name == "chimera":  # replicas have running means of their own
+        return
+    assert_equal([state[key].double() for key in state], [t.double() for t in whole.state_dict().values()])
+    module.load_state_dict(state)
+    expected = module.eval()(**inputs)
+    assert_equal([outputs["scores"]], [expected["scores"].detach()])
+    assert torch.equal(outputs["mask"], inputs["mask"])
+    parts = zip(halves(inputs, 4), halves(targets, 4), strict=True)
+    mean = torch.stack([cross_entropy(module(**x), y) for x, y in parts]).mean()
+    assert loss.item() == pytest.approx(mean.item(), rel=1e-12)
+
+
+def test_autocast_is_that_of_pytorch():
+    torch.manual_seed(0)
+    module, (inputs, targets) = Branching(), branching_batch(16)
+    inputs["x"] = inputs["x"].float()
+    example = {key: tensor[:4] for key, tensor in inputs.items()}
+
+    def cast_loss(outputs, labels):
+        assert outputs["scores"].dtype is torch.bfloat16
+        return cross_entropy(outputs, labels)
+
+    with pipesched.Pipeline(
+        module, schedule="gpipe", num_ranks=2, microbatches=4, loss=cast_loss, optimizer=sgd, example=example,
+        autocast=torch.bfloat16,
+    ) as pipe:  # fmt: skip
+        losses = [pipe.step(inputs, targets).item() for _ in range(2)]
+        assert {tensor.dtype for tensor in pipe.state_dict().values()} == {torch.float32, torch.int64}
+
+    class Cast(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = copy.deepcopy(module)
+
+        def forward(self, **given):
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.module(**given)
+
+    def loss_under_autocast(outputs, labels):
+        with torch.autocast("cpu", torch.bfloat16):
+            return cast_loss(outputs, labels)
+
+    assert losses == pytest.approx(plain_steps(Cast(), inputs, targets, loss_under_autocast, 2), rel=1e-3)
+
+
+def test_gpt2_of_transformers_with_its_own_loss(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=4, n_embd=16, n_head=2, vocab_size=20, n_positions=8, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=0, eos_token_id=0, use_cache=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    module = transformers.GPT2LMHeadModel(config).double()
+    tokens = torch.randint(0, 20, (8, 8), generator=torch.Generator().manual_seed(1))
+    inputs = {"input_ids": tokens, "labels": tokens}
+    with pipesched.Pipeline(
+        module, schedule="1f1b", num_ranks=2, microbatches=4, optimizer=sgd, clip_grad_norm=0.5,
+        example={"input_ids": tokens[:2], "labels": tokens[:2]},
+    ) as pipe:  # fmt: skip
+        losses = [pipe.step(inputs).item() for _ in range(3)]
+        outputs, state = pipe.evaluate(inputs), pipe.state_dict()
+        assert "GPT2LMHeadModel: 1f1b, 2 ranks, 4 micro-batches" in str(pipe)
+    whole, expected = copy.deepcopy(module), []
+    optimizer = sgd(whole.parameters())
+    for _ in range(3):
+        loss = whole(**inputs).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(whole.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    assert losses == pytest.approx(expected, rel=1e-6), "the loss is in float32"
+    module.load_state_dict(state)
+    torch.testing.assert_close(outputs.logits, module.eval()(**inputs).logits.detach(), rtol=0, atol=1e-12)
+
+
+def test_a_prediction_measures_the_layers_here():
+    module, (inputs, targets) = Branching().double(), branching_batch(16)
+    example = {key: tensor[:4] for key, tensor in inputs.items()}
+    with pipesched.Pipeline(
+        lambda: module, schedule="1f1b", num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd, example=example
+    ) as pipe:
+        with pytest.raises(pipesched.ArgumentError, match="profile: got no step, expected one"):
+            pipe.predict()
+        pipe.step(inputs, targets, record=True)
+        predicted, again = pipe.predict(), pipe.predict(pipe.profile().profile)
+        assert predicted.schedule == pipe.schedule
+        assert 0 < predicted.makespan_s < 10 * again.makespan_s
+        assert sum(predicted.layers) == len(pipe.profile().profile.layers)
+        pipesched.gantt(predicted)
+        pipesched.gantt(pipe.timeline())
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "message"),
+    [
+        (3, {}, "module: got 3, expected an nn.Module, a function that makes one, or a Model"),
+        (Branching().double(), {"cuts": ["nothing"]}, "cuts: got 'nothing', expected a name of named_modules"),
+        (Branching().double(), {"autocast": torch.float16}, "autocast: got torch.float16, expected torch.bfloat16"),
+        (Branching().double(), {"partition": "1,1"}, "partition: got '1,1'"),
+    ],
+)
+def test_bad_modules_are_refused_in_one_line(module, given, message):
+    inputs, _ = branching_batch(4)
+    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 2, "loss": cross_entropy, "optimizer": sgd}
+    with pytest.raises(ValueError, match=message) as error:
+        pipesched.Pipeline(module, **how, **given, example=inputs)
+    assert "\n" not in str(error.value)
+
+
+def test_other_keys_than_in_the_example_are_refused():
+    inputs, targets = branching_batch(16)
+    example = {key: tensor[:4] for key, tensor in inputs.items()}
+    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": cross_entropy, "optimizer": sgd}
+    with pipesched.Pipeline(Branching().double(), **how, example=example) as pipe:
+        with pytest.raises(pipesched.ArgumentError, match="inputs: got other keys or constants than in the example"):
+            pipe.step({"mask": inputs["mask"], "x": inputs["x"], "other": None}, targets)
+        with pytest.raises(pipesched.ArgumentError, match="targets: got none, expected targets for the loss"):
+            pipe.step(inputs)
+        pipe.step(inputs, targets)
