@@ -85,6 +85,7 @@ def test_processes_have_the_losses_of_a_plain_loop(tmp_path):
     assert [first[f"{name} groups"] for name in ("1f1b", "zbv", "chimera")] == [False, True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_script_out_of_turn_ends_in_one_line_everywhere(case, tmp_path):
     calls, message = CASES[case]

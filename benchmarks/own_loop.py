@@ -1,0 +1,200 @@
+"""A step of `pipesched.Pipeline` beside a step of torch.distributed.pipelining, on the same module, in turns.
+
+A step is forward, backward, and the optimizer's update of one batch; it ends when the slower of two gloo processes has
+ended. PyTorch cuts the module with its own tracer. `pipesched` also returns the loss of the batch in both processes.
+
+    python benchmarks/own_loop.py [--steps 30] [--out benchmarks/results/own_loop.md]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from report import arguments_of, provenance, show
+from torch import Tensor, nn
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, SplitPoint, pipeline
+from torch.nn import functional
+
+import pipesched
+from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
+from pipesched.profiles.processes import pin
+
+NUM_MICROBATCHES = 8
+SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+SIZES = {"small": (64, 2, 16), "medium": (128, 2, 64), "large": (256, 2, 128)}
+"""Name -> (width, sequences in a micro-batch, tokens of a sequence) of a GPT of 8 blocks."""
+BLOCKS, TOKENS = 8, 256
+_WARMUP = 3
+
+
+class Gpt(nn.Module):
+    """A GPT of PyTorch's own blocks."""
+
+    def __init__(self, width: int, length: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.positions = nn.Parameter(torch.zeros(length, width))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(BLOCKS)
+        )
+        self.head = nn.Linear(width, TOKENS)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the scores of the next token at every position."""
+        hidden = self.embedding(tokens) + self.positions
+        for block in self.blocks:
+            hidden = block(hidden, src_mask=self.mask)
+        scores: Tensor = self.head(hidden)
+        return scores
+
+
+def loss(scores: Tensor, tokens: Tensor) -> Tensor:
+    """Return the mean cross entropy."""
+    return functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    """Return the optimizer of both."""
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def their_step(name: str, module: nn.Module, x: Tensor, y: Tensor) -> Callable[[], float | None]:
+    """Return a step of torch.distributed.pipelining; it returns the loss in the last process."""
+    size = len(x) // NUM_MICROBATCHES
+    cut = {f"blocks.{BLOCKS // 2}": SplitPoint.BEGINNING}
+    stage = pipeline(module, mb_args=(x[:size],), split_spec=cut).build_stage(dist.get_rank(), torch.device("cpu"))
+    schedule = SCHEDULES[name](stage, NUM_MICROBATCHES, loss_fn=loss)
+    optimizer = sgd(stage.submod.parameters())
+
+    def step() -> float | None:
+        losses: list[Tensor] = []
+        if dist.get_rank() == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=y, losses=losses)
+        optimizer.step()
+        optimizer.zero_grad()
+        return torch.stack(losses).mean().item() if losses else None
+
+    return step
+
+
+def our_step(name: str, module: nn.Module, x: Tensor, y: Tensor) -> tuple[pipesched.Pipeline, Callable[[], float]]:
+    """Return a pipeline and its step."""
+    pipe = pipesched.Pipeline(
+        module, schedule=name, num_ranks=2, microbatches=NUM_MICROBATCHES, loss=loss, optimizer=sgd,
+        example=x[: len(x) // NUM_MICROBATCHES], partition=f"{1 + BLOCKS // 2},{1 + BLOCKS // 2}",
+    )  # fmt: skip
+    return pipe, lambda: pipe.step(x, y).item()
+
+
+def timed(step: Callable[[], object]) -> float:
+    """Return the time until both processes have ended a step that they begin together [s]."""
+    dist.barrier()
+    begun_s = time.perf_counter()
+    step()
+    took_s = torch.tensor(time.perf_counter() - begun_s, dtype=torch.float64)
+    dist.all_reduce(took_s, dist.ReduceOp.MAX)
+    return took_s.item()
+
+
+def measure(steps: int) -> list[dict[str, Any]]:
+    """Measure every size and schedule; the two take turns, step by step."""
+    rows = []
+    for label, (width, sequences, length) in SIZES.items():
+        for name in SCHEDULES:
+            torch.manual_seed(0)
+            module = Gpt(width, length)
+            x = torch.randint(0, TOKENS, (NUM_MICROBATCHES * sequences, length))
+            steps_of: dict[str, Callable[[], float | None]] = {"torch": their_step(name, module, x, x)}
+            pipe, steps_of["pipesched"] = our_step(name, module, x, x)
+            with pipe:
+                speeds = [yardstick_s(1, torch.device("cpu"), SHORT_COUNT)]
+                losses = [[step() for step in steps_of.values()] for _ in range(_WARMUP)]
+                times: dict[str, list[float]] = {kind: [] for kind in steps_of}
+                for turn in range(steps):
+                    for kind in sorted(steps_of, reverse=turn % 2 == 1):
+                        times[kind].append(timed(steps_of[kind]))
+                speeds.append(yardstick_s(1, torch.device("cpu"), SHORT_COUNT))
+            assert all(a is None or b is None or abs(a - b) < 1e-4 * abs(b) for a, b in losses), losses
+            rows.append({"size": label, "schedule": name, "drift": speeds[1] / speeds[0] - 1, **times})
+    return rows
+
+
+def report(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table."""
+    yield f"Two gloo processes of one thread on a core each, {NUM_MICROBATCHES} micro-batches. A step has forward,"
+    yield "backward and the optimizer's update. Ratio: step of `Pipeline` / step of `torch.distributed.pipelining`,"
+    yield "pair by pair. Drift: the machine's time for one kernel after the row against before it."
+    yield ""
+    yield "| GPT | schedule | Pipeline | torch.distributed.pipelining | ratio, median | quartiles | drift |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        ratios = [a / b for a, b in zip(row["pipesched"], row["torch"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        ours_s, theirs_s = statistics.median(row["pipesched"]), statistics.median(row["torch"])
+        yield (
+            f"| {row['size']} | {row['schedule']} | {ours_s * 1e3:.1f} ms | {theirs_s * 1e3:.1f} ms | {middle:.3f} | "
+            f"{low:.3f} to {high:.3f} | {row['drift']:+.1%} |"
+        )
+    yield ""
+    for label, (width, sequences, length) in SIZES.items():
+        yield f"* {label}: width {width}, {BLOCKS} blocks, micro-batches of {sequences} sequences of {length} tokens"
+
+
+def main() -> None:
+    """Start two processes, or be one of them."""
+    parser = arguments_of(__doc__)
+    parser.add_argument("--steps", type=int, default=30)
+    arguments = parser.parse_args()
+    if "RANK" not in os.environ:
+        with tempfile.TemporaryDirectory() as folder:
+            load = os.getloadavg()[0]
+            rows = _rows_of_processes(Path(folder))
+        command = f"own_loop.py --steps {arguments.steps}"
+        lines = ["# A step in your own loop", "", *provenance(command, load, "in turns"), "", *report(rows)]
+        show(lines, arguments.out)
+        return
+    rank = int(os.environ["RANK"])
+    pin(rank, 2, threads=1)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=2)
+    rows = measure(arguments.steps)
+    if rank == 0:
+        Path(os.environ["ROWS"]).write_text(json.dumps(rows), encoding="utf-8")
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # PyTorch's groups may abort a process that ends by itself
+
+
+def _rows_of_processes(folder: Path) -> list[dict[str, Any]]:
+    given = {"MEET": f"file://{folder / 'store'}", "ROWS": str(folder / "rows"), "GLOO_SOCKET_IFNAME": "lo"}
+    given |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *sys.argv],
+            env={**os.environ, **given, "RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.wait()
+    rows: list[dict[str, Any]] = json.loads((folder / "rows").read_text(encoding="utf-8"))
+    return rows
+
+
+if __name__ == "__main__":
+    main()
