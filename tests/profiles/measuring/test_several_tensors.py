@@ -12,9 +12,10 @@ from pipesched.profiles.costs import BoundaryStorage
 from pipesched.profiles.io import load_profile, save_profile
 from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.measuring.layer_chain import LayerChain
-from pipesched.profiles.models import Model, build_layers, draw_batch
+from pipesched.profiles.models import Model, build_layers, draw_batch, trace_model
 from pipesched.profiles.partitioning import parse_partition
 from tests.profiles.measuring.test_split_backward import reuse
+from tests.profiles.models import tiny_modules
 
 WIDTH = 4
 
@@ -155,6 +156,20 @@ def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(num_stages):
     assert [cost.saved_bytes for cost in costs] == [*forward]
     assert [cost.saved_for_weight_bytes for cost in costs][1:] == [*after_input[1:]]
     assert [cost.output_bytes for cost in costs][:-1] == [*sent[:-1]]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "resnet", "lstm"])
+def test_summed_layers_of_traced_modules_keep_what_hooks_see_on_the_whole_stage(name):
+    module, loss, batch = tiny_modules.ALL[name]()
+    model = trace_model(name, module, loss, batch)
+    profile = profiled(model)
+    for num_stages in (1, 2, 4):
+        bounds = parse_partition("uniform", [1.0] * len(model.layers), num_stages)
+        costs = profile.costs_of_layers(bounds, 3).stages
+        forward, after_input, sent = zip(*whole_stages(model, bounds), strict=True)
+        assert [cost.saved_bytes for cost in costs] == [*forward]
+        assert [cost.saved_for_weight_bytes for cost in costs][1:] == [*after_input[1:]]
+        assert [cost.output_bytes for cost in costs][:-1] == [*sent[:-1]]
 
 
 def test_the_bytes_of_carried_tensors_are_those_counted_by_hand():
