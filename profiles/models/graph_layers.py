@@ -14,16 +14,12 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.models.aliases import Aliases
 from pipesched.profiles.models.constants import Constants, placed_on
 from pipesched.profiles.models.cut_points import MARK, CutRule, is_part, state_name
 
 _DROPPED: Final = (MARK, torch.ops.aten._assert_tensor_metadata.default)  # noqa: SLF001 -- the op's name
 """Ops of a traced graph that no layer needs: marks, and checks of types that autocast may change."""
-_MAY_RETURN_INPUT: Final = tuple(
-    getattr(torch.ops.aten, name).default
-    for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
-)
-"""Ops whose result may be their input, though their signature does not say so: in eval mode, or with probability 0."""
 _GIVEN: Final = -1
 """The layer number of the inputs of the module: before the first."""
 
@@ -59,9 +55,9 @@ class CutGraph:
         self.names = tuple(start.name for start in starts)
         self._output = next(node for node in module.graph.nodes if node.op == "output")
         self._order = {node: index for index, node in enumerate(module.graph.nodes)}
-        self._roots = _alias_roots(module.graph)
-        changed = {self._roots[node] for node in nodes for node in _changed_by(node)}
-        self._constants = Constants(node for node in nodes if self._roots[node] not in changed)
+        self._aliases = Aliases(module)
+        changed = {root for node in nodes for root in self._aliases.changed_by(node)}
+        self._constants = Constants(node for node in nodes if self._aliases.roots[node] not in changed)
         self._constants.use_causal_attention(nodes)
         self._layer_of = self._layers([start.node for start in starts], nodes)
         self._nodes: list[list[Node]] = [[] for _ in starts]
@@ -69,6 +65,7 @@ class CutGraph:
             if node.target not in _DROPPED and node not in self._constants:
                 self._nodes[self._layer_of[node]].append(node)
         self.entering = [self._entering(layer) for layer in range(len(starts))]
+        self._require_own_buffers(changed)
 
     def _layers(self, starts: Sequence[int], nodes: Sequence[Node]) -> dict[Node, int]:
         layer_of = {node: _GIVEN for node in self._module.graph.nodes if node.op == "placeholder"}
@@ -78,6 +75,20 @@ class CutGraph:
             # the parts of a tuple belong to the layer that makes the tuple
             layer_of[node] = layer_of[node.all_input_nodes[0]] if is_part(node) else layer
         return layer_of
+
+    def _require_own_buffers(self, changed: Iterable[Node]) -> None:
+        """Refuse a buffer that a layer changes and another uses: the stages of the layers may have a copy each."""
+        for root in changed:
+            if root.op == "get_attr":
+                views = [node for node, other in self._aliases.roots.items() if other is root]
+                users = {user for view in views for user in view.users if user in self._layer_of}
+                layers = sorted({self._layer_of[user] for user in users})
+                if len(layers) > 1:
+                    raise ProfileError(
+                        f"buffer {state_name(root)}: got changes in place that layers {self.names[layers[0]]} and "
+                        f"{self.names[layers[1]]} share, expected a buffer of one layer; give each its own, or cut "
+                        "elsewhere"
+                    )
 
     def _entering(self, layer: int) -> list[Node]:
         """Return the values that a layer receives: all that it or a later layer uses, in the order of the graph."""
@@ -187,9 +198,9 @@ class CutGraph:
 
     def _protect(self, layer: int, graph: Graph, made: dict[Node, Node]) -> None:
         """Copy the entering values that a layer changes in place: they belong to the layer before."""
-        changed = {self._roots[value] for node in self._nodes[layer] for value in _changed_by(node)}
+        changed = {root for node in self._nodes[layer] for root in self._aliases.changed_by(node)}
         for root in changed:
-            shared = [node for node in self.entering[layer] if self._roots[node] is root]
+            shared = [node for node in self.entering[layer] if self._aliases.roots[node] is root]
             if len(shared) > 1:
                 raise ProfileError(
                     f"layer {self.names[layer]}: got a change in place of a value whose views cross the cut, expected "
@@ -204,27 +215,6 @@ class CutGraph:
             return self._constants.value(node, device)
         value = operator.attrgetter(str(node.target))(self._module)
         return _moved(value, device) if isinstance(value, GraphModule) else value.to(device)
-
-
-def _alias_roots(graph: Graph) -> dict[Node, Node]:
-    """Return the node that made the memory of each node's value."""
-    roots: dict[Node, Node] = {}
-    for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        is_view = is_part(node) or node.target in _MAY_RETURN_INPUT
-        is_view = is_view or (schema is not None and any(r.alias_info is not None for r in schema.returns))
-        roots[node] = roots[node.all_input_nodes[0]] if is_view and node.all_input_nodes else node
-    return roots
-
-
-def _changed_by(node: Node) -> list[Node]:
-    """Return the arguments that an operation changes in place."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return []
-    given = {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)} | node.kwargs
-    written = [given.get(a.name) for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    return [value for value in written if isinstance(value, Node)]
 
 
 def _moved(body: GraphModule, device: torch.device) -> GraphModule:

@@ -205,6 +205,41 @@ def test_attention_without_padding_reads_no_mask(factory, has_mask):
     assert [mask is not None for mask in masks] == [has_mask] * 3
 
 
+class Moving(nn.Module):
+    """Averages its inputs without gradients, and multiplies in another precision."""
+
+    def __init__(self, mean=None):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4) if mean is None else mean)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(x.mean(0) * self.linear.bias, alpha=0.1)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x.float() @ self.linear.weight.float()
+        return self.linear(y.to(x.dtype) - self.mean + torch.arange(4))
+
+
+def moving(shared=None):
+    blocks = nn.Sequential(*(Moving(shared) for _ in range(3)))
+    return blocks, functional.mse_loss, lambda n, seed: (torch.randn(n, 4), torch.zeros(n, 4))
+
+
+def test_blocks_without_gradients_or_in_another_precision_belong_to_their_layers():
+    chain = Chain(moving)
+    inputs, targets = chain.batch(3, 0)
+    for _ in range(2):
+        assert torch.equal(chain.loss(chain.plain(inputs), targets), chain.loss(chain.layers(inputs), targets))
+    assert chain.different_buffers() == []
+    assert chain.layers[0].get_buffer("0.mean").count_nonzero() == 4
+
+
+def test_a_buffer_that_two_layers_change_is_refused():
+    with pytest.raises(pipesched.ProfileError, match=r"buffer 2\.mean: got changes in place that layers 0 and 1 share"):
+        trace_model("moving", *moving(torch.zeros(4)))
+
+
 class Branching(nn.Module):
     def __init__(self):
         super().__init__()
