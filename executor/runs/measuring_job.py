@@ -80,13 +80,12 @@ class MeasuringJob(RankJob[Measured]):
 
     def __init__(self, spec: RunSpec, listener: RankListener, model: Model | None = None) -> None:
         assert isinstance(spec.job, Measure), "of this kind"
-        self._model = model
         self._job = job = spec.job
         schedule = from_json(job.schedule, "the job's schedule")
         if job.is_checked:
             require_runnable(schedule)
         self._schedule = lower(schedule)
-        super().__init__(spec, self._schedule, listener)
+        super().__init__(spec, self._schedule, listener, model)
         self._cluster = None if job.cluster is None else read_cluster(job.cluster, "the job's cluster")
         self._times_ns: list[Tensor] = []
         self._held_bytes: list[Tensor] = []
@@ -96,7 +95,7 @@ class MeasuringJob(RankJob[Measured]):
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         if self._job.emulate is not None:
             return self._emulated(self._job.emulate, context.rank)
-        return build_measured(self.spec, self._schedule, context.rank, context.device, self._model)
+        return build_measured(self.spec, self._schedule, context.rank, context.device, self.model)
 
     def _emulated(self, costs: StageCosts, rank: int) -> tuple[dict[int, Stage], Batch]:
         """Return stages that only take time, and an empty batch."""

@@ -17,6 +17,7 @@ from pipesched.executor.core import Batch, DevicePosition, Stage, lists_of, poll
 from pipesched.executor.launch import Gate, LeaveRequest, PageRow, RankContext, RunSpec, references
 from pipesched.executor.training import Scores, save_stages
 from pipesched.executor.transport import BoundaryShape, find_shapes
+from pipesched.profiles.models import Model, resolve_model
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Op
 
@@ -87,12 +88,27 @@ class RankJob(ABC, Generic[_Result]):
         spec: Specification of the run.
         lists: The lists of all ranks; lowered if they are in memory.
         listener: Callbacks for the progress of the rank.
+
+    Args:
+        model: The model of the run; None to look up its name.
     """
 
-    def __init__(self, spec: RunSpec, lists: Schedule, listener: RankListener) -> None:
+    def __init__(self, spec: RunSpec, lists: Schedule, listener: RankListener, model: Model | None = None) -> None:
         self.spec = spec
         self.lists = lists
         self.listener = listener
+        self._model = model
+
+    @property
+    def model(self) -> Model:
+        """The model of a run that is not emulated.
+
+        Raises:
+            ProfileError: There is no model of this name.
+        """
+        if self._model is None:
+            self._model = resolve_model(self.spec.model or "")
+        return self._model
 
     @abstractmethod
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
@@ -153,4 +169,4 @@ class RankJob(ABC, Generic[_Result]):
             others = {index for rank in range(context.rank) for index in self.lists.stages_on(rank)}
             own = {index: stage for index, stage in stages.items() if index not in others}
             with writing(context.rank):
-                save_stages(Path(self.spec.save), own)
+                save_stages(Path(self.spec.save), self.model if is_real else None, self.spec.bounds, own)

@@ -43,16 +43,16 @@ class RankTraining(RankJob[Trained]):
     """
 
     def __init__(self, spec: RunSpec, listener: RankListener, model: Model | None = None) -> None:
-        self._model, self._parts = model, TrainingParts(spec)
+        self._parts = TrainingParts(spec)
         self._parts.gate = listener.gate
-        super().__init__(spec, self._parts.lists, listener)
+        super().__init__(spec, self._parts.lists, listener, model)
         shares_scores = self._parts.has_checkpoints or listener.on_scores is None
         self._history = LossHistory(self._parts.run.microbatches_per_step)
         self._job = TrainingJob(self._parts, self._history, listener.on_scores, shares_scores=shares_scores)
         self._is_paused = False
 
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
-        self._training = training_of(self.spec, self._model)
+        self._training = training_of(self.spec, self.model)
         stages = self._training.stages(self.lists, context.rank, context.device, self._job.reader.listen)
         self._parts.load(context.rank, stages)
         return stages, self._training.batch(self.lists, context.device)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeAlias, final
 
 import torch
-from safetensors.torch import load_model
 from torch import nn
 
 from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor.core import load_whole_state, weight_file
 from pipesched.executor.launch import DrainPage, RunSpec, Train
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.result_text import result_file, result_from_text
@@ -222,6 +222,7 @@ def _load(training: TrainingSetup, folder: Path) -> list[nn.Module]:
     stages: list[nn.Module] = []
     for index, bounds in enumerate(training.spec.bounds):
         stage = build_layers(training.model, *bounds, seed=training.spec.seed, dtype=training.dtype)
-        load_model(stage, str(folder / f"stage{index}.safetensors"))
+        with weight_file(folder / f"stage{index}.safetensors") as state:
+            load_whole_state(training.model, training.spec.bounds, {index: stage}, state)
         stages.append(stage)
     return stages

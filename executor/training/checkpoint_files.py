@@ -13,7 +13,7 @@ from typing import TypeAlias, final
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save as save_arrays
-from safetensors.torch import load, save, save_file, save_model
+from safetensors.torch import load, save, save_file
 from torch import Tensor, float64, nn
 
 from pipesched.executor import ExecutionError
@@ -216,25 +216,41 @@ class BackgroundWriter:
             self._error = error
 
 
-def save_stages(folder: Path, stages: Mapping[int, Stage]) -> None:
+def save_stages(
+    folder: Path, model: Model | None, bounds: Sequence[tuple[int, int]], stages: Mapping[int, Stage]
+) -> None:
     """Write the newest weights of every stage to ``folder/stage<index>.safetensors``, each whole or not at all.
+
+    Args:
+        folder: The folder, which is made.
+        model: The model, or None if it is emulated.
+        bounds: Half-open range of layers of every stage.
+        stages: The stages, by number.
 
     Raises:
         ExecutionError: A stage has no weights, or the folder, or the one around it, cannot be written.
     """
     for index, stage in stages.items():
-        if not isinstance(stage, ModuleStage):
+        if model is None or not isinstance(stage, ModuleStage):
             raise ExecutionError(f"save: got {folder}, expected none: stage {index} is emulated and has no weights")
+        state = whole_state(model, bounds, {index: stage.module})
         try:
             with whole_file(folder / f"stage{index}.safetensors", makes_folder=True) as temporary:
-                _write_weights(stage, temporary)
+                _write_weights(state, temporary)
         except ScheduleError as error:
             raise ExecutionError(f"save: {error}") from error
 
 
-def _write_weights(stage: ModuleStage, path: Path) -> None:
+def _write_weights(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors to a file; a tensor of several names is copied, as a file has no shared tensors."""
+    written = set[int]()
+    tensors = {}
+    for name, tensor in state.items():
+        address = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if address in written else tensor.contiguous()
+        written.add(address)
     try:
-        save_model(stage.module, str(path))
+        save_file(tensors, str(path))
     except SafetensorError as error:
         raise OSError(str(error)) from error
 
@@ -254,9 +270,8 @@ def export_weights(
         ExecutionError: The file cannot be written.
     """
     state = whole_state(model, bounds, dict(enumerate(modules)))
-    tensors = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in state.items()}
     try:
         with whole_file(path) as temporary:
-            save_file(tensors, str(temporary))
-    except (ScheduleError, SafetensorError) as error:
+            _write_weights(state, temporary)
+    except ScheduleError as error:
         raise ExecutionError(f"export: {error}") from error

@@ -197,6 +197,20 @@ def test_runs_begin_with_the_weights_of_a_file(tmp_path):
 
 
 @pytest.mark.distributed
+def test_saved_stages_have_the_names_of_the_whole_model(tmp_path):
+    """The files together are the state dict of the module, also if a stage has a tensor under two names."""
+    pipesched.run(
+        pipesched.build("1f1b", 2, 4), TIED, save=str(tmp_path), iterations=1, warmup=0, optimizer="sgd", lr=0.0,
+        partition="7,1",
+    )  # fmt: skip
+    files = [load_file(tmp_path / f"stage{stage}.safetensors") for stage in range(2)]
+    state = build_layers(resolve_model(TIED), 0, 8, seed=0).state_dict()
+    assert files[1].keys() == {"7.embedding.weight"}
+    assert (files[0] | files[1]).keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for file in files for name, tensor in file.items())
+
+
+@pytest.mark.distributed
 @pytest.mark.parametrize("is_distributed", [False, True])
 def test_weights_of_another_model_end_a_run_with_one_line(is_distributed, tmp_path):
     save_file({"0.weight": torch.zeros(2)}, tmp_path / "other.safetensors")
