@@ -72,7 +72,8 @@ class Pipeline:
     depend on `seed` alone; the generators of the script stay as they are.
 
     Args:
-        module: A module, a function that makes one, or a `Model`.
+        module: A module, a function that makes one, or a `Model`. Each process copies the parts of a module that it
+            runs; of a function's module it only makes these parts.
         schedule: A name of the catalogue, or a `Schedule` with the lists of one batch. Each stage steps once, at the
             end of its list: a schedule without a flush, or that averages pipelines, is refused.
         num_ranks: Ranks, with a schedule by name.
@@ -88,7 +89,7 @@ class Pipeline:
         autocast: ``torch.bfloat16`` to run forwards and loss under autocast; None without.
         device: ``cpu`` or ``cuda``.
         clip_grad_norm: Largest norm of the gradients of the whole model; None for no clipping.
-        seed: Seed of the layers' random numbers, and of the weights of a `Model`.
+        seed: Seed of the layers' random numbers, and of the weights that a function or a `Model` draws.
         timeout_s: Longest wait of a process for another one [s].
 
     Raises:

@@ -5,9 +5,12 @@ import os
 import sys
 
 import pytest
+import torch
 
+import pipesched
 from tests.cli.conftest import ROOT
 from tests.processes import run
+from tests.workflows.pipelines.test_any_module import Branching, branching_batch, cross_entropy, sgd
 from tests.workflows.pipelines.test_pipeline import SIZE, batches, pipeline, plain_loop, whole
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -44,6 +47,28 @@ for name, norm in (("1f1b", None), ("1f1b", 0.05), ("zbv", None), ("chimera", 0.
         pipe.load_state_dict(before)
         said[f"{name} {norm} again"] = pipe.evaluate(*data[0]).item()
     said[f"{name} groups"] = dist.is_initialized()
+Path(f"said{rank}").write_text(json.dumps(said))
+"""
+TRACED = """
+from tests.workflows.pipelines.test_any_module import Branching, branching_batch, cross_entropy, sgd
+inputs, targets = branching_batch(16)
+example = {key: tensor[:4] for key, tensor in inputs.items()}
+
+def build():
+    torch.manual_seed(0)
+    return Branching().double()
+
+for module in (build(), build):
+    with pipesched.Pipeline(
+        module, schedule="1f1b", num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd, example=example,
+        clip_grad_norm=0.5,
+    ) as pipe:
+        said[type(module).__name__] = [
+            [pipe.step(inputs, targets).item() for _ in range(3)],
+            pipe.evaluate(inputs)["scores"].tolist(), pipe.evaluate(inputs, targets).item(),
+            {key: tensor.tolist() for key, tensor in pipe.state_dict().items()}, str(pipe),
+        ]
+        said[type(module).__name__ + " predicted"] = pipe.predict().makespan_s
 Path(f"said{rank}").write_text(json.dumps(said))
 """
 CASES = {
@@ -83,6 +108,34 @@ def test_processes_have_the_losses_of_a_plain_loop(tmp_path):
         assert first[case] == pytest.approx(expected, rel=1e-9)
         assert first[f"{case} again"] == first[f"{case} shared"][4]
     assert [first[f"{name} groups"] for name in ("1f1b", "zbv", "chimera")] == [False, True, True]
+
+
+def test_a_traced_module_in_processes_is_the_same_as_in_one(tmp_path):
+    done = torchrun(tmp_path, TRACED)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2))
+    assert first == second
+    inputs, targets = branching_batch(16)
+    example = {key: tensor[:4] for key, tensor in inputs.items()}
+
+    def build():
+        torch.manual_seed(0)
+        return Branching().double()
+
+    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": cross_entropy, "optimizer": sgd}
+    with pipesched.Pipeline(build, **how, example=example, clip_grad_norm=0.5) as pipe:
+        drawn = [pipe.step(inputs, targets).item() for _ in range(3)]
+    with pipesched.Pipeline(build(), **how, example=example, clip_grad_norm=0.5) as pipe:
+        losses = [pipe.step(inputs, targets).item() for _ in range(3)]
+        scores, loss, state = pipe.evaluate(inputs)["scores"], pipe.evaluate(inputs, targets), pipe.state_dict()
+    told_losses, told_scores, told_loss, told_state, told_table = first["Branching"]
+    assert told_losses == pytest.approx(losses, rel=1e-12)
+    torch.testing.assert_close(torch.tensor(told_scores, dtype=torch.float64), scores, rtol=0, atol=1e-12)
+    assert told_loss == pytest.approx(loss.item(), rel=1e-12)
+    assert list(told_state) == list(state)
+    assert told_table == str(pipe)
+    assert first["function"][0] == pytest.approx(drawn, rel=1e-12)
+    assert first["Branching predicted"] > 0
 
 
 @pytest.mark.slow
