@@ -154,6 +154,59 @@ def test_gpt2_of_transformers_with_its_own_loss(monkeypatch):
     torch.testing.assert_close(outputs.logits, module.eval()(**inputs).logits.detach(), rtol=0, atol=1e-12)
 
 
+def models_of_transformers(transformers):
+    """Yield name, configuration, class and batch of small models."""
+    tokens = torch.randint(3, 50, (8, 12), generator=torch.Generator().manual_seed(2))
+    images = torch.randn(8, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    mask, labels = torch.ones_like(tokens), torch.arange(8) % 2
+    mask[::2, 9:] = 0
+    blocks = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2}
+    decoder = blocks | {"num_key_value_heads": 1, "vocab_size": 50, "use_cache": False}
+    encoder = blocks | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    text = {"input_ids": tokens, "attention_mask": mask}
+    t = transformers
+    yield "llama", t.LlamaForCausalLM, t.LlamaConfig(**decoder), text | {"labels": tokens}
+    yield "bert", t.BertForSequenceClassification, t.BertConfig(**encoder, vocab_size=50), text | {"labels": labels}
+    t5 = t.T5Config(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, vocab_size=50, dropout_rate=0.0,
+                    use_cache=False, decoder_start_token_id=0)  # fmt: skip
+    yield "t5", t.T5ForConditionalGeneration, t5, text | {"labels": tokens}
+    vit = t.ViTConfig(**encoder, image_size=32, patch_size=8)
+    yield "vit", t.ViTForImageClassification, vit, {"pixel_values": images, "labels": labels}
+    mixtral = t.MixtralConfig(**decoder, num_local_experts=4, experts_implementation="batched_mm")
+    yield "mixtral", t.MixtralForCausalLM, mixtral, {"input_ids": tokens, "labels": tokens}
+    resnet = t.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[2, 2], layer_type="basic")
+    yield "resnet", t.ResNetForImageClassification, resnet, {"pixel_values": images, "labels": labels}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "vit", "mixtral", "resnet"])
+def test_models_of_transformers_train_as_in_a_plain_loop(name, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
+    made, config, batch = next(model[1:] for model in models_of_transformers(transformers) if model[0] == name)
+    torch.manual_seed(0)
+    module = made(config).double().train()
+    example = {key: tensor[:2] for key, tensor in batch.items()}
+    with pipesched.Pipeline(
+        module, schedule="1f1b", num_ranks=2, microbatches=4, optimizer=sgd, example=example
+    ) as pipe:
+        losses = [pipe.step(batch).item() for _ in range(2)]
+        state, outputs = pipe.state_dict(), pipe.evaluate(batch)
+    whole = copy.deepcopy(module)
+    optimizer, expected = sgd(whole.parameters()), []
+    for _ in range(2):
+        loss = torch.stack([whole(**part).loss for part in halves(batch, 4)]).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    assert losses == pytest.approx(expected, rel=1e-6), "some losses are in float32"
+    trained = whole.state_dict()
+    assert list(state) == list(trained)
+    assert_equal([state[key].double() for key in state], [tensor.double() for tensor in trained.values()], 1e-9)
+    torch.testing.assert_close(outputs.logits, whole.eval()(**batch).logits.detach(), rtol=0, atol=1e-9)
+
+
 def test_a_prediction_measures_the_layers_here():
     module, (inputs, targets) = Branching().double(), branching_batch(16)
     example = {key: tensor[:4] for key, tensor in inputs.items()}
