@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,7 @@ class BatchForm:
         Raises:
             ArgumentError: The samples cannot be divided, or have other shapes than the example.
         """
-        values, structure = as_value("inputs", inputs)
+        values, structure = as_value("inputs", _in_order(inputs, self.structure.template))
         count = self._count(values, structure, is_whole=is_whole)
         for tensor in tensors_of(targets):
             if not tensor.dim() or len(tensor) != count * self.size:
@@ -93,6 +94,13 @@ class BatchForm:
                     "as in the example; pad the samples to one shape"
                 )
         return num_samples // self.size
+
+
+def _in_order(data: Any, template: Any) -> Any:
+    """Return a dictionary in the order of the keys of `template`, if it has the same ones; else `data`."""
+    if isinstance(data, Mapping) and isinstance(template, dict) and data.keys() == template.keys():
+        return {key: data[key] for key in template}
+    return data
 
 
 def as_value(name: str, data: Any) -> tuple[Value, Structure]:

@@ -250,4 +250,6 @@ def test_other_keys_than_in_the_example_are_refused():
             pipe.step({"mask": inputs["mask"], "x": inputs["x"], "other": None}, targets)
         with pytest.raises(pipesched.ArgumentError, match="targets: got none, expected targets for the loss"):
             pipe.step(inputs)
+        loss = pipe.evaluate(inputs, targets)
+        assert pipe.evaluate(dict(reversed(inputs.items())), targets) == loss, "the order of keys does not matter"
         pipe.step(inputs, targets)
