@@ -13,7 +13,7 @@ from pipesched.executor.core import Stage, Term, buckets
 from pipesched.profiles.costs import StageCosts, shared_slowdown
 from pipesched.profiles.models import Value
 from pipesched.schedules.common import LONGEST_S
-from pipesched.schedules.ops import Average, Compute, Op, Phase, Reduce, Step, gives, stages_of
+from pipesched.schedules.ops import Average, Compute, Op, Phase, Reduce, Step, Summed, gives, stages_of
 from pipesched.schedules.weights import stashing_steps
 
 _SPIN_S = 0.0002
@@ -47,7 +47,11 @@ class EmulatedStage(Stage):
         self._index = index
         self._stashing = stashing
         self._num_steps = 0
-        self._weight_bytes = min(most_bytes, costs.stages[index].weight_bytes)
+        self._term_bytes = {
+            Summed.GRADIENT: min(most_bytes, costs.stages[index].weight_bytes),
+            Summed.TIED: min(most_bytes, max(1, costs.tied_bytes)),
+            Summed.NORM: 1,
+        }
         self._how = how
         self._outputs = {
             phase: torch.zeros(min(most_bytes, costs.message_bytes(message)), dtype=torch.uint8)
@@ -63,7 +67,7 @@ class EmulatedStage(Stage):
         return self._outputs.get(op.phase)
 
     def terms(self, op: Reduce) -> Iterable[Term]:
-        return buckets([torch.zeros(1 if op.is_over_stages else self._weight_bytes, dtype=torch.uint8)])
+        return buckets([torch.zeros(self._term_bytes[op.content], dtype=torch.uint8)])
 
     def step(self) -> None:
         keeps = any(self._stashing[self._num_steps : self._num_steps + 1])

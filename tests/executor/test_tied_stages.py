@@ -1,6 +1,7 @@
 """Stages that share parameters: PyTorch's autograd on the module with real sharing, in float64, is the oracle."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import nn
 import pipesched
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import whole_state
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import uniform
 from pipesched.profiles.models import build_layers, make_optimizer, resolve_model, tied_stages, trace_model
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
@@ -246,3 +249,19 @@ def test_runs_and_trainings_refuse_schedules_without_a_flush(name):
     spec = pipesched.ScheduleSpec(name=name, num_ranks=2, num_microbatches=4)
     with pytest.raises(ScheduleError, match=message):
         pipesched.train(MODELS["two_places"], spec, batch_size=8, num_steps=2)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ["1f1b", "zbv"])
+def test_an_emulated_run_waits_for_the_sum_that_is_predicted(name):
+    lists = pipesched.build(name, 2, 2)
+    costs = replace(uniform(lists.num_stages, 0.002, 0.002, 0.002, 0.002), tied_bytes=10**6)
+    setup = pipesched.Setup(costs, flat(2, Link(bandwidth_bytes_per_s=2e7)))
+    predicted, run = pipesched.simulate(lists, setup), pipesched.run(lists, setup, iterations=1)
+    sums = [
+        [span.op for span in line.spans if isinstance(span.op, Reduce)] for line in (predicted.timeline, run.timeline)
+    ]
+    assert sorted(map(str, sums[0])) == sorted(map(str, sums[1]))
+    assert len(sums[0]) == 2
+    assert run.schedule.summands == predicted.schedule.summands
+    assert run.makespan_s >= 0.99 * predicted.makespan_s

@@ -24,6 +24,7 @@ from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import LONGEST_S, values_of
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import can_sum_before_steps, with_tied_sum
 from pipesched.simulator.fast import simulate_arrays
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments import (
@@ -82,7 +83,7 @@ def spec_of(question: RunQuestion, source: ScheduleSource) -> tuple[RunSpec, Sch
     if setup is None:
         spec, source = _spec_of_model(question, source)
     else:
-        spec = _spec_of_costs(question, source, setup)
+        spec, source = _spec_of_costs(question, source, setup)
     num_times = question.warmup + question.iterations
     return with_faults(spec, question, source.schedule, lists.num_microbatches, num_times), source
 
@@ -130,14 +131,16 @@ def modelled_spec(
     return launch.RunSpec(job=job, model=model, bounds=bounds, **values_of(settings, RunSettings))
 
 
-def _spec_of_costs(question: RunQuestion, source: ScheduleSource, setup: Setup) -> launch.RunSpec:
-    """Return the run of stages that only take time."""
+def _spec_of_costs(question: RunQuestion, source: ScheduleSource, setup: Setup) -> tuple[RunSpec, ScheduleSource]:
+    """Return the run of stages that only take time, and its schedule, with the sum of tied gradients as predicted."""
     for name in ("microbatch_size", "partition", "compression", "profile"):
         if getattr(question, name) is not None:
             raise ArgumentError(f"{name}: got it beside a Setup, expected it in the Setup; leave it out here")
     require_unused(setup, "run", "tied_bytes")
-    lists = source.schedule
-    costs, machines, text = setup.costs_of(source), setup.cluster_of(lists), None
+    costs, text = setup.costs_of(source), None
+    if costs.tied_bytes and can_sum_before_steps(source.schedule):
+        source = replace(source, schedule=with_tied_sum(source.schedule, costs.tied_stages), longer=None)
+    lists, machines = source.schedule, setup.cluster_of(source.schedule)
     if setup.cluster is not None:
         emulation.require_emulable(lists, machines)
         text = io.cluster_text(machines, "the cluster")
@@ -146,7 +149,7 @@ def _spec_of_costs(question: RunQuestion, source: ScheduleSource, setup: Setup) 
     spec = launch.RunSpec(job=job, **values_of(question, RunSettings))
     if question.is_checked:
         _require_patience(lists, costs, machines, spec.timeout_s)
-    return spec
+    return spec, source
 
 
 def with_faults(
