@@ -1,0 +1,29 @@
+"""Models of others: their gradients under every schedule, beside the plain module."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def models(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("models")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "schedule"),
+    [
+        ("GPT-2", "zbv"), ("Llama", "zb_h1"), ("BERT", "dualpipe"), ("T5", "interleaved"), ("ViT", "gpipe"),
+        ("ResNet-50", "1f1b"), ("Mixtral", "hanayo"), ("LSTM", "chimera"),
+    ],
+)  # fmt: skip
+def test_gradients_are_the_plain_modules(models, model, schedule):
+    lists = models.schedule_of(schedule, 2)
+    assert models.largest_error(models.cases()[model], lists) <= models.LIMIT
