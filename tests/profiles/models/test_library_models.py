@@ -99,9 +99,18 @@ def test_a_missing_library_is_told_with_its_command(name, command, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
-def test_a_model_of_torchvision_equals_itself():
+def test_a_model_of_torchvision_equals_its_own_module():
+    from torchvision.models import resnet18
+
     model = resolve_model("tv:resnet18:image=32,num_classes=7")
-    layers = build_layers(model, 0, len(model.layers), seed=0)
-    inputs, targets = draw_batch(model, 3, 1)
-    assert model.loss(layers(inputs), targets) > 0
+    layers = build_layers(model, 0, len(model.layers), seed=0, dtype=torch.float64)
+    plain = resnet18(num_classes=7).double()
+    plain.load_state_dict({name: tensor for layer in layers for name, tensor in layer.state_dict().items()})
+    inputs, targets = draw_batch(model, 3, 1, dtype=torch.float64)
+    loss, expected = model.loss(layers(inputs), targets), functional.cross_entropy(plain(inputs), targets)
+    loss.backward()
+    expected.backward()
+    assert loss == expected
+    gradients = {name: p.grad for layer in layers for name, p in layer.named_parameters()}
+    assert all(torch.equal(gradients[name], p.grad) for name, p in plain.named_parameters())
     assert len(layers) == 10
