@@ -26,8 +26,6 @@ rank, said = int(os.environ["RANK"]), {}
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, when another rank has ended
 """
 EQUAL = """
-import torch
-torch.manual_seed(rank)  # replicas of a module with other weights are made equal
 data = list(batches(6, 12))
 for name, norm in (("1f1b", None), ("1f1b", 0.05), ("zbv", None), ("chimera", 0.05)):
     if name == "zbv":
@@ -69,6 +67,14 @@ for module in (build(), build):
             {key: tensor.tolist() for key, tensor in pipe.state_dict().items()}, str(pipe),
         ]
         said[type(module).__name__ + " predicted"] = pipe.predict().makespan_s
+torch.manual_seed(rank)  # scripts may draw different weights: replicas get those of the first
+with pipesched.Pipeline(
+    Branching().double(), schedule="chimera", num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd,
+    example=example,
+) as pipe:
+    said["replicas"] = [pipe.step(inputs, targets).item() for _ in range(2)]
+    groups = [group for optimizer in pipe.optimizers for group in optimizer.param_groups]
+    said["weights"] = [parameter.tolist() for group in groups for parameter in group["params"]]
 Path(f"said{rank}").write_text(json.dumps(said))
 """
 CASES = {
