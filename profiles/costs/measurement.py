@@ -94,17 +94,6 @@ class LayerMeasurement:
     working_bytes: int | None = None
     boundary: tuple[BoundaryStorage, ...] = ()
 
-    def storages(self) -> tuple[BoundaryStorage, ...]:
-        """Return the storages of input and output, also of two single tensors."""
-        if self.boundary:
-            return self.boundary
-        if self.output_is_input:
-            return (BoundaryStorage(self.input_bytes, 0, 0, self.input_saved or self.output_saved),)
-        return (
-            BoundaryStorage(self.input_bytes, 0, None, self.input_saved),
-            BoundaryStorage(self.output_storage_bytes, None, 0, self.output_saved),
-        )
-
 
 class _Kept(NamedTuple):
     """The boundary storages that autograd keeps for a stage; the input of the stage is kept from the start.
@@ -121,20 +110,27 @@ class _Kept(NamedTuple):
 
 
 def _kept(measured: Sequence[LayerMeasurement]) -> _Kept:
-    """Follow the storages from boundary to boundary."""
-    kept, behind = _Kept([], [], []), dict[int, tuple[int, bool]]()
+    """Follow the storages from boundary to boundary; partitions call this for very many stages."""
+    kept = _Kept([], [], [])
+    behind: dict[int, tuple[int, bool]] = {}  # bytes, and whether they are kept, by place at the boundary
     for m in measured:
         before, behind, received_bytes, made_bytes = behind, {}, 0, 0
-        for storage in m.storages():
+        if not m.boundary:
+            num_bytes, is_kept = before.get(0, (0, True))
+            if m.input_saved and not is_kept:
+                received_bytes, is_kept = num_bytes, True
+            if not m.output_is_input:
+                num_bytes, is_kept = m.output_storage_bytes, m.output_saved
+                made_bytes = num_bytes if is_kept else 0
+            behind[0] = num_bytes, is_kept
+        for storage in m.boundary:
             num_bytes, is_kept = storage.num_bytes, False
             if storage.input_place is not None:
                 num_bytes, is_kept = before.get(storage.input_place, (num_bytes, True))
             if storage.is_saved and not is_kept:
                 is_kept = True
-                if storage.input_place is None:
-                    made_bytes += num_bytes
-                else:
-                    received_bytes += num_bytes
+                made_bytes += num_bytes if storage.input_place is None else 0
+                received_bytes += num_bytes if storage.input_place is not None else 0
             if storage.output_place is not None:
                 behind[storage.output_place] = num_bytes, is_kept
         kept.received_bytes.append(received_bytes)
