@@ -35,8 +35,8 @@ class ModelChoice:
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory, "
-            "path.py:factory.",
+            help="gpt, conv, lstm, digits, mlp, hf:gpt2, tv:resnet50, with arguments as gpt:layers=8,width=320; or "
+            "module:factory, path.py:factory.",
         ),
     ] = None
     model: Annotated[str | None, typer.Option("--model", help="MODEL, as an option.")] = None

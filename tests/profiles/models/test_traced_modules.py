@@ -240,6 +240,14 @@ def test_a_buffer_that_two_layers_change_is_refused():
         trace_model("moving", *moving(torch.zeros(4)))
 
 
+@pytest.mark.parametrize("factory", [skipping, moving, lstm])
+def test_a_layer_computes_on_the_device_of_its_inputs(factory):
+    model = trace_model("made up", *factory())
+    layers = build_layers(model, 0, len(model.layers), seed=0, device="meta")
+    output = layers(mapped(lambda tensor: tensor.to("meta"), model.batch(3, 0)[0]))
+    assert {tensor.device.type for tensor in tensors_of(output)} == {"meta"}
+
+
 class Branching(nn.Module):
     def __init__(self):
         super().__init__()
