@@ -19,7 +19,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipesched import Pipeline
+from pipesched.profiles.models import Model, trace_model
 from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.builders import CATALOGUE, build
 
@@ -70,7 +71,7 @@ class Case:
 class LstmTagger(nn.Module):
     """An embedding, some LSTMs, and a head that scores every token."""
 
-    def __init__(self, layers: int = 8, width: int = 16) -> None:
+    def __init__(self, layers: int = 14, width: int = 16) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, width)
         self.lstms = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(layers))
@@ -122,7 +123,7 @@ def cases() -> dict[str, Case]:
 
     hf.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # as it is there
     words = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-    block = {"num_hidden_layers": 6, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    block = {"num_hidden_layers": 14, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     sparse = {
         **block,
         "num_key_value_heads": 1,
@@ -137,11 +138,11 @@ def cases() -> dict[str, Case]:
     def made(model: str, config: str, **arguments: Any) -> Callable[[], nn.Module]:
         return lambda: getattr(hf, model)(getattr(hf, config)(**arguments))
 
-    gpt2 = made("GPT2LMHeadModel", "GPT2Config", n_layer=6, n_embd=16, n_head=2, n_positions=16, use_cache=False,
+    gpt2 = made("GPT2LMHeadModel", "GPT2Config", n_layer=14, n_embd=16, n_head=2, n_positions=16, use_cache=False,
                 resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **words)  # fmt: skip
     llama = made("LlamaForCausalLM", "LlamaConfig", num_key_value_heads=1, use_cache=False, **block, **words)
     bert = made("BertForMaskedLM", "BertConfig", **block, **no_dropout, **words)
-    t5 = made("T5ForConditionalGeneration", "T5Config", num_layers=4, d_model=16, d_ff=32, d_kv=8, num_heads=2,
+    t5 = made("T5ForConditionalGeneration", "T5Config", num_layers=7, d_model=16, d_ff=32, d_kv=8, num_heads=2,
               dropout_rate=0.0, use_cache=False, decoder_start_token_id=0, **words)  # fmt: skip
     vit = made("ViTForImageClassification", "ViTConfig", **block, **no_dropout, **picture)
     resnet = made("ResNetForImageClassification", "ResNetConfig", embedding_size=8, hidden_sizes=[8, 16, 24, 32],
@@ -190,34 +191,54 @@ def module_of(case: Case) -> nn.Module:
     return case.make().double()
 
 
-def largest_error(case: Case, schedule: Schedule) -> float:
-    """Return the largest error of a gradient's element, relative to the largest element of this gradient."""
-    expected = plain_gradients(case, module_of(case), schedule.num_microbatches)
-    inputs, targets = data_of(case, schedule.num_microbatches)
-    module = module_of(case)
-    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-    example = {name: tensor[:SAMPLES] for name, tensor in inputs.items()}
-    with Pipeline(
-        module, schedule=schedule, loss=case.loss, optimizer=partial(torch.optim.SGD, lr=LEARNING_RATE),
-        example=example,
-    ) as pipe:  # fmt: skip
-        pipe.step(inputs, targets)
-        after = pipe.state_dict()
-    return max(
-        float(((before[name] - after[name]) / LEARNING_RATE - gradient).abs().max() / gradient.abs().max())
-        for name, gradient in expected.items()
-    )
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """A traced model, and the gradients of the plain module for some micro-batches.
+
+    Attributes:
+        inputs: Inputs of the batch.
+        targets: Targets of the batch.
+        weights: State of the module before the step.
+        gradients: Gradients by the names of parameters.
+    """
+
+    model: Model
+    inputs: dict[str, Tensor]
+    targets: Tensor
+    weights: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+
+    @staticmethod
+    def of(case: Case, num_microbatches: int) -> Oracle:
+        inputs, targets = data_of(case, num_microbatches)
+        module = module_of(case)
+        weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+        gradients = plain_gradients(case, module, num_microbatches)
+        example = {name: tensor[:SAMPLES] for name, tensor in inputs.items()}
+        model = trace_model("model", partial(module_of, case), case.loss, None, example=example)
+        return Oracle(model, inputs, targets, weights, gradients)
+
+    def largest_error(self, schedule: Schedule) -> float:
+        """Return the largest error of a gradient's element, relative to the largest element of this gradient."""
+        example = {name: tensor[:SAMPLES] for name, tensor in self.inputs.items()}
+        optimizer = partial(torch.optim.SGD, lr=LEARNING_RATE)
+        with Pipeline(self.model, schedule=schedule, optimizer=optimizer, example=example) as pipe:
+            pipe.load_state_dict(self.weights)
+            pipe.step(self.inputs, self.targets)
+            after = pipe.state_dict()
+        return max(
+            float(((self.weights[name] - after[name]) / LEARNING_RATE - gradient).abs().max() / gradient.abs().max())
+            for name, gradient in self.gradients.items()
+        )
 
 
-def errors_of(names: Iterable[str], all_ranks: Iterable[int]) -> Iterator[tuple[str, int, str, float]]:
-    """Yield (model, ranks, schedule, largest error) of every schedule that takes these ranks."""
-    known = cases()
-    for name in names:
-        for num_ranks in all_ranks:
-            for schedule in SYNCHRONOUS:
-                lists = schedule_of(schedule, num_ranks)
-                if lists is not None:
-                    yield name, num_ranks, schedule, largest_error(known[name], lists)
+def errors_of(name: str, num_ranks: int) -> Iterator[tuple[str, float]]:
+    """Yield (schedule, largest error) of every schedule that takes these ranks."""
+    oracle = Oracle.of(cases()[name], NUM_MICROBATCHES[num_ranks])
+    for schedule in SYNCHRONOUS:
+        lists = schedule_of(schedule, num_ranks)
+        if lists is not None:
+            yield schedule, oracle.largest_error(lists)
 
 
 def in_processes(folder: Path, num_ranks: int, *arguments: str) -> None:
@@ -233,13 +254,13 @@ def in_processes(folder: Path, num_ranks: int, *arguments: str) -> None:
         raise SystemExit("a rank failed")
 
 
-def be_member(folder: Path, names: Sequence[str], num_ranks: int) -> None:
+def be_member(folder: Path, name: str | None, num_ranks: int) -> None:
     """Be one rank of a group: run all cases, or build a large model without any; rank 0 writes the errors."""
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=num_ranks)
-    if names:
-        rows = [*errors_of(names, [num_ranks])]
+    if name is not None:
+        rows = [*errors_of(name, num_ranks)]
         if rank == 0:
             (folder / "errors.json").write_text(json.dumps(rows))
     else:
@@ -297,8 +318,8 @@ def report(names: Sequence[str], all_ranks: Sequence[int]) -> Iterator[str]:
                     in_processes(Path(folder), ranks, "--models", name)
                     rows = json.loads((Path(folder) / "errors.json").read_text())
             else:
-                rows = [*errors_of([name], [ranks])]
-            errors = [error for *_, error in rows]
+                rows = [*errors_of(name, ranks)]
+            errors = [error for _, error in rows]
             cells.append(f"{sum(error <= LIMIT for error in errors)} of {len(errors)}, {max(errors):.0e}")
         yield f"| {name} | {' | '.join(cells)} |"
     yield ""
@@ -323,7 +344,7 @@ def main() -> None:
     all_ranks = [int(number) for number in arguments.ranks.split(",")]
     torch.set_num_threads(1)
     if arguments.member is not None:
-        be_member(arguments.member, arguments.models.split(",") if arguments.models else [], all_ranks[0])
+        be_member(arguments.member, arguments.models, all_ranks[0])
         return
     show(report(arguments.models.split(",") if arguments.models else [*cases()], all_ranks), arguments.out)
 
