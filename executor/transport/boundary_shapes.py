@@ -191,7 +191,8 @@ def find_shapes(
             x = sample if index == 0 else _zeros(shapes[index - 1], _device_of(stage.module))
             assert x is not None, "who holds stage 0 has a sample"
             numbers = _numbers(_shape_of(index, _try(index, stage, x)))
-        with waiting_for(f"rank {owner} to say what stage {index} gives", owner):
+        whom = "the other ranks to read the" if owner == rank else f"rank {owner} to send the"
+        with waiting_for(f"{whom} shape of the output of stage {index}", owner):
             shapes[index] = _shape(_broadcast(numbers, owner))
     return shapes
 

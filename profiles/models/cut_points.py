@@ -63,10 +63,12 @@ class CutRule:
         names: Names of submodules to cut before.
 
     Raises:
-        ProfileError: The module has no submodule of such a name.
+        ProfileError: The names are no list, or the module has no submodule of such a name.
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        if isinstance(names, str):
+            raise ProfileError(f"cuts: got {names!r}, expected a list of names of named_modules(); try [{names!r}]")
         known = {name for name, _ in module.named_modules() if name}
         for name in names:
             if name not in known:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from numpy import ndarray
 from torch import Tensor
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models.values import Value, tensors_of
 
 
@@ -30,6 +32,14 @@ class Structure:
 
     template: Any
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is a tensor alone, or a tuple or list of one."""
+        template = self.template
+        if isinstance(template, (tuple, list)) and len(template) == 1:
+            template = template[0]
+        return isinstance(template, _Place)
+
     def restored(self, value: Value) -> Any:
         """Return the structure with the tensors of `value`."""
         return _filled(self.template, tensors_of(value))
@@ -39,6 +49,9 @@ def flattened(tree: Any) -> tuple[Value, Structure]:
     """Return the tensors of nested dictionaries, tuples and lists as a `Value`, and their structure.
 
     The value of one tensor is this tensor. Everything else, such as None and numbers, is a constant of the structure.
+
+    Raises:
+        ProfileError: There is a numpy array, which is neither.
     """
     tensors: list[Tensor] = []
     template = _emptied(tree, tensors)
@@ -50,6 +63,8 @@ def _emptied(tree: Any, tensors: list[Tensor]) -> Any:
         case Tensor():
             tensors.append(tree)
             return _Place(len(tensors) - 1)
+        case ndarray():
+            raise ProfileError("got a numpy array in a batch, expected tensors; try torch.from_numpy")
         case Mapping():
             return {key: _emptied(item, tensors) for key, item in tree.items()}
         case tuple() | list():

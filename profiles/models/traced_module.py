@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
+import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -61,7 +64,7 @@ class Tracer:
         names: The names of the layers.
         states: For each layer, the names of its parameters and buffers.
         kinds: For each layer, a hash that equal layers share.
-        training: The mode of the module.
+        training: The mode of the layers: True if any submodule trains; then each is traced in its own mode.
         dtype: The number type of the module's first floating-point tensor.
 
     Raises:
@@ -72,10 +75,10 @@ class Tracer:
         tensors = dict(_named_tensors(module))
         self._aliases = _aliases(tensors)
         self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-        self._module = _without_weights(module, None)
+        self._module = _copied(module)
         self._inputs = inputs
         self._rule = CutRule(module, cuts)
-        self.training = module.training
+        self.training = any(part.training for part in module.modules())
         self.dtype = next((dtype for dtype in self._dtypes.values() if dtype.is_floating_point), torch.float32)
         self._graphs: dict[tuple[bool, torch.dtype | None, Signature], CutGraph] = {}
         self._functions: dict[object, tuple[LayerFunction, tuple[str, ...]]] = {}
@@ -272,10 +275,23 @@ def _without_weights(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     return copy.deepcopy(module, empty).to("cpu", dtype)
 
 
+def _copied(module: nn.Module) -> nn.Module:
+    """Return `_without_weights` of a user's module, as it is."""
+    try:
+        return _without_weights(module, None)
+    except Exception as error:  # a user's module may hold anything
+        message = " ".join(str(error).split())[:100]
+        raise ProfileError(
+            f"got {type(error).__name__} ({message}) in copy.deepcopy of the module, expected one that can be copied; "
+            "keep other tensors as buffers, and use torch.nn.utils.parametrizations for weight_norm"
+        ) from error
+
+
 def _resized(inputs: Signature, before: Sequence[torch.Size], now: Sequence[torch.Size]) -> Signature | None:
     """Return the inputs of a micro-batch for which tensors inside the module have the shapes `now` instead of `before`.
 
-    A number of samples that changed within a product, such as samples times positions, changes in proportion.
+    Dimension 0 of an input is the number of samples. If this number changed within a product, such as samples times
+    positions, it changes in proportion.
     """
     if [len(shape) for shape in before] != [len(shape) for shape in now]:
         return None
@@ -285,7 +301,16 @@ def _resized(inputs: Signature, before: Sequence[torch.Size], now: Sequence[torc
         if old % samples == 0 and new * samples % old == 0:
             sizes.setdefault(samples, new * samples // old)
             break
-    return tuple((torch.Size(sizes.get(size, size) for size in shape), dtype) for shape, dtype in inputs)
+    lengths = {old: new for old, new in sizes.items() if old != samples}
+    return tuple(
+        (
+            torch.Size(
+                (*(sizes.get(size, size) for size in shape[:1]), *(lengths.get(size, size) for size in shape[1:]))
+            ),
+            dtype,
+        )
+        for shape, dtype in inputs
+    )
 
 
 @contextmanager
@@ -303,9 +328,12 @@ def _in_mode(module: nn.Module, training: bool | None) -> Iterator[None]:
 
 @contextmanager
 def _tracing() -> Iterator[None]:
-    """Keep the random state and the warnings of a trace, and report an error with the user's line."""
+    """Keep the random state and the warnings of a trace, and report an error with the user's line, and nothing else."""
+    printed = io.StringIO()
     try:
         with (
+            redirect_stderr(printed),  # the tracer prints the graph up to an error
+            _silent_logs(),
             kept_random_state(),
             warnings.catch_warnings(action="ignore"),
             torch.inference_mode(False),
@@ -315,6 +343,23 @@ def _tracing() -> Iterator[None]:
             yield
     except Exception as error:  # a user's code may raise anything
         raise ProfileError(_trace_fault(error)) from error
+    sys.stderr.write(printed.getvalue())
+
+
+_LOGS = tuple(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")))
+"""They print errors that are reported here."""
+
+
+@contextmanager
+def _silent_logs() -> Iterator[None]:
+    levels = [log.level for log in _LOGS]
+    for log in _LOGS:
+        log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for log, level in zip(_LOGS, levels, strict=True):
+            log.setLevel(level)
 
 
 _NOT_THE_USERS = tuple(Path(file).parent for file in (torch.__file__, __file__))

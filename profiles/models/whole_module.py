@@ -61,6 +61,10 @@ def model_of(
 ) -> Model:
     """Return the module of a source as a model; arguments and errors as in `trace_model`."""
     outline = source.outline
+    if not isinstance(outline, nn.Module):
+        raise ProfileError(
+            f"model {name}: got {type(outline).__name__} from its function, expected an nn.Module; return it"
+        )
     if any(map(is_lazy, outline.parameters())):
         raise ProfileError(
             f"model {name}: got parameters of unknown shape, expected a module with weights; give its number of "
@@ -71,8 +75,8 @@ def model_of(
         with users_code(f"model {name}: batch({_NUM_TRACED}, 0)"):
             drawn = batch(_NUM_TRACED, 0)
             example, targets = drawn[0] if example is None else example, flattened(drawn[1])[1]
-    tensors, inputs = flattened(example)
     try:
+        tensors, inputs = flattened(example)
         tracer = Tracer(outline, inputs, tensors_of(tensors), cuts)
     except ProfileError as error:
         raise ProfileError(f"model {name}: {error}") from error

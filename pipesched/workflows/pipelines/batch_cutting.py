@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pipesched.executor.core import Batch
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models import Structure, Value, flattened, microbatch, tensors_of
 from pipesched.workflows import ArgumentError
 
@@ -57,7 +58,7 @@ class BatchForm:
         Raises:
             ArgumentError: The samples cannot be divided, or have other shapes than the example.
         """
-        values, structure = as_value("inputs", _in_order(inputs, self.structure.template))
+        values, structure = as_value("inputs", _as_in(self.structure.template, inputs))
         count = self._count(values, structure, is_whole=is_whole)
         for tensor in tensors_of(targets):
             if not tensor.dim() or len(tensor) != count * self.size:
@@ -76,7 +77,7 @@ class BatchForm:
         sample, whole = tensors_of(self.sample), tensors_of(values)
         if len(sample) != len(whole):
             raise ArgumentError(f"inputs: got {len(whole)} tensors, expected {len(sample)}, as the example has")
-        if len(sample) > 1 and structure != self.structure:
+        if structure != self.structure and not (len(sample) == 1 and structure.is_bare):
             raise ArgumentError("inputs: got other keys or constants than in the example, expected the same; pass them")
         num_samples = len(whole[0]) if whole[0].dim() else 0
         expected = self.size * self.num_microbatches
@@ -96,20 +97,26 @@ class BatchForm:
         return num_samples // self.size
 
 
-def _in_order(data: Any, template: Any) -> Any:
-    """Return a dictionary in the order of the keys of `template`, if it has the same ones; else `data`."""
+def _as_in(template: Any, data: Any) -> Any:
+    """Return a dictionary in the order of the keys of `template`, a list as a tuple if `template` is one, else `data`.
+
+    A DataLoader makes lists of tuples.
+    """
     if isinstance(data, Mapping) and isinstance(template, dict) and data.keys() == template.keys():
         return {key: data[key] for key in template}
-    return data
+    return tuple(data) if isinstance(data, list) and isinstance(template, tuple) else data
 
 
 def as_value(name: str, data: Any) -> tuple[Value, Structure]:
     """Return the tensors of a batch, and their structure.
 
     Raises:
-        ArgumentError: `data` is neither a tensor nor a tuple, list or dictionary with tensors.
+        ArgumentError: `data` is neither a tensor nor a tuple, list or dictionary with tensors, or has a numpy array.
     """
-    value, structure = flattened(data)
+    try:
+        value, structure = flattened(data)
+    except ProfileError as error:
+        raise ArgumentError(f"{name}: {error}") from error
     if not tensors_of(value):
         raise ArgumentError(
             f"{name}: got {type(data).__name__}, expected a tensor, or a tuple or dictionary of tensors"

@@ -130,6 +130,8 @@ class Pipeline:
         self._loss = LoopLoss(used_loss, torch.device(device), autocast)
         lists = lists_of_batch(self._schedule)
         self._model = _read_model(module, self._loss, example, cuts)
+        if partition is not None:
+            require_kind("partition", partition, str, "uniform, balanced, or layers per stage, as 3,3,4")
         bounds = _bounds(self._model, partition, self._schedule.num_stages)
         if self._model.ties:
             self._schedule = as_tied(ScheduleSource(self._schedule), self._model, bounds).schedule

@@ -248,6 +248,29 @@ def test_a_layer_computes_on_the_device_of_its_inputs(factory):
     assert {tensor.device.type for tensor in tensors_of(output)} == {"meta"}
 
 
+def test_a_later_layer_runs_with_other_numbers_of_samples_first():
+    """The number of samples of the first trace, 2, is also another size of the inputs."""
+    module = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.Tanh()) for _ in range(3)))
+    for num_samples in (1, 3, 4):
+        model = trace_model("pairs", module, functional.mse_loss, lambda n, seed: (torch.ones(n, 2), torch.ones(n, 2)))
+        last = build_layers(model, 2, 3, seed=0)
+        x = torch.randn(num_samples, 2)
+        assert torch.equal(last(x), module[2](x))
+
+
+def test_layers_of_a_module_in_mixed_modes():
+    module = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)) for _ in range(3))).eval()
+    module[1].train()
+    model = trace_model("mixed", module, functional.mse_loss, None, example=torch.ones(2, 4))
+    layers = build_layers(model, 0, 3, seed=0)
+    x = torch.randn(2, 4)
+    torch.manual_seed(0)
+    trained = module(x)
+    torch.manual_seed(0)
+    assert torch.equal(layers(x), trained)
+    assert torch.equal(layers.eval()(x), module.eval()(x))
+
+
 class Branching(nn.Module):
     def __init__(self):
         super().__init__()
@@ -259,6 +282,12 @@ class Branching(nn.Module):
             if x.sum() > 0:  # the branch
                 x = -x
         return x
+
+
+def uncopyable():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module.numbers = (number for number in range(3))
+    return module
 
 
 def line_of(text):
@@ -278,16 +307,20 @@ def line_of(text):
             (),
             "got parameters of unknown shape, expected a module with",
         ),
+        (Marked(), "first", "cuts: got 'first', expected a list of names of named_modules(); try ['first']"),
+        (uncopyable(), (), "got TypeError (cannot pickle 'generator' object) in copy.deepcopy of the module, expected"),
+        (lambda: 3, (), "got int from its function, expected an nn.Module; return it"),
         (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)), (), "got RuntimeError (a and b must have same reduction dim"),
         (nn.Sequential(nn.ModuleDict({"x": nn.Linear(4, 4)})), (), "in forward, expected it to run with the example"),
     ],
 )
-def test_errors_have_one_line(module, cuts, message):
+def test_errors_have_one_line(module, cuts, message, capfd):
     with pytest.raises(pipesched.ProfileError) as caught:
         trace_model("faulty", module, functional.mse_loss, None, cuts, example=torch.ones(2, 4))
     assert message in str(caught.value)
     assert str(caught.value).startswith("model faulty: ")
     assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", ""), "torch logs nothing"
 
 
 def test_a_cut_that_does_not_run_is_refused():

@@ -231,6 +231,11 @@ def test_a_prediction_measures_the_layers_here():
         (Branching().double(), {"cuts": ["nothing"]}, "cuts: got 'nothing', expected a name of named_modules"),
         (Branching().double(), {"autocast": torch.float16}, "autocast: got torch.float16, expected torch.bfloat16"),
         (Branching().double(), {"partition": "1,1"}, "partition: got '1,1'"),
+        (
+            Branching().double(),
+            {"partition": [1, 4]},
+            r"partition: got list\(..\), expected uniform, balanced, or layers",
+        ),
     ],
 )
 def test_bad_modules_are_refused_in_one_line(module, given, message):
@@ -239,6 +244,35 @@ def test_bad_modules_are_refused_in_one_line(module, given, message):
     with pytest.raises(ValueError, match=message) as error:
         pipesched.Pipeline(module, **how, **given, example=inputs)
     assert "\n" not in str(error.value)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x, scale=2.0):
+        return self.layers(x) * scale
+
+
+def test_inputs_of_one_tensor_have_the_keys_and_constants_of_the_example():
+    x = torch.randn(8, 4)
+    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": functional.mse_loss, "optimizer": sgd}
+    with pipesched.Pipeline(Scaled(), **how, example={"x": x[:2], "scale": 3.0}) as pipe:
+        for wrong in ({"x": x, "scale": 4.0}, {"y": x, "scale": 3.0}, {"x": x}, (x, 4.0)):
+            with pytest.raises(pipesched.ArgumentError, match="inputs: got other keys or constants than in the exam"):
+                pipe.step(wrong, x)
+        with pytest.raises(pipesched.ArgumentError, match="inputs: got a numpy array in a batch, expected tensors"):
+            pipe.step(x.numpy(), x)
+        assert torch.equal(pipe.evaluate({"x": x, "scale": 3.0}), pipe.evaluate([x]))
+
+
+def test_inputs_may_be_the_lists_of_a_data_loader():
+    data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.full((8, 4), 2.0))
+    (batch,) = torch.utils.data.DataLoader(data, batch_size=8)
+    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": functional.mse_loss, "optimizer": sgd}
+    with pipesched.Pipeline(Scaled(), **how, example=data[:2]) as pipe:
+        assert torch.equal(pipe.evaluate(batch), pipe.evaluate(tuple(batch)))
 
 
 def test_other_keys_than_in_the_example_are_refused():
