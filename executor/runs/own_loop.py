@@ -140,7 +140,8 @@ class OwnLoop(ABC):
         if records:
             ranks = self._recorded = [_recording(rank, self._device_of(rank.rank)) for rank in ranks]
             self._recorded_lists = self._spec.schedule if updates else self._accumulating
-        self._execute(ranks, batch)
+        with torch.inference_mode(False), torch.enable_grad():  # whatever the script has set
+            self._execute(ranks, batch)
         return self._mean_loss()
 
     def timeline(self) -> Timeline | None:

@@ -53,10 +53,17 @@ class Problem:
         """Return the costs of a setting's stages; all pipelines share the devices.
 
         Raises:
-            ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers.
+            ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers; or
+                averaged pipelines have stages that share parameters.
             ScheduleError: The schedule cannot have these counts.
         """
         profile, bounds = self._cut(setting)
+        _, tied = profile.tied_sum(bounds)
+        if tied and setting.num_pipelines > 1:
+            raise ProfileError(
+                f"got tied stages {', '.join(map(str, tied))}, expected one pipeline: averaged pipelines step alone; "
+                "try pipelines=1, or untie the weights"
+            )
         num_sharing = setting.num_pipelines if profile.sharing else 1  # without a price they are the same for all
         return costs_of_cuts(profile, len(bounds), self.microbatch_size(setting), num_sharing)(bounds)
 

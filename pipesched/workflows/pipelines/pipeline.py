@@ -137,6 +137,7 @@ class Pipeline:
             self._schedule = as_tied(ScheduleSource(self._schedule), self._model, bounds).schedule
             lists = lists_of_batch(self._schedule)
         self._targets: Value = ()
+        self._structure = self._loss.targets
         self._state = "open"
         spec = LoopSpec(
             schedule=lists,
@@ -180,7 +181,7 @@ class Pipeline:
         (batch,) = self._cut(inputs, targets, is_whole=True)
         if targets is None and self._loss.needs_targets:
             raise ArgumentError("targets: got none, expected targets for the loss; pass them")
-        self._targets = batch.targets[0]
+        self._targets, self._structure = batch.targets[0], self._loss.targets
         with self._in_turn("step" if update else "step without update"):
             return self._loop.step(batch, updates=update, records=record)
 
@@ -272,6 +273,7 @@ class Pipeline:
         settings, text = self._spec.settings, ""
         with self._in_turn("profile"):
             if self._loop.is_first:
+                self._loss.targets = self._structure
                 model = replace(self._model, batch=self._batch_of_profile)
                 measured = profile(
                     model, [self._form.size], dtype=self._dtype(), device=settings.device, threads=settings.threads,

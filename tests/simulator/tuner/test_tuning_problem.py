@@ -3,6 +3,10 @@
 import pickle
 from dataclasses import replace
 
+import pytest
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import LayerTie
 from pipesched.simulator.tuner import tuned
 from tests.simulator.tuner.problems import problem
 
@@ -30,3 +34,15 @@ def test_only_the_last_pipelines_are_kept():
     for num_microbatches in range(1, 20):
         asked.pipelines(tuned("avgpipe", 3, num_microbatches, 2, 1), costs)
     assert len(asked.made) == 8
+
+
+def test_averaged_pipelines_of_tied_stages_are_refused():
+    asked = problem()
+    tied = replace(asked, profile=replace(asked.profile, ties=(LayerTie((0, 5), 4),)))
+    assert tied.costs(SETTING.in_pipelines(1, 1)).tied_stages == (0, 2)
+    with pytest.raises(
+        ProfileError, match="got tied stages 0, 2, expected one pipeline: averaged pipelines step alone"
+    ):
+        tied.costs(SETTING)
+    within = replace(asked, profile=replace(asked.profile, ties=(LayerTie((0, 1), 4),)), partition="2,2,2")
+    assert within.costs(SETTING).tied_stages == ()

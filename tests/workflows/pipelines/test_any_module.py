@@ -216,6 +216,7 @@ def test_a_prediction_measures_the_layers_here():
         with pytest.raises(pipesched.ArgumentError, match="profile: got no step, expected one"):
             pipe.predict()
         pipe.step(inputs, targets, record=True)
+        pipe.evaluate(inputs)  # its targets are none of the profile's
         predicted, again = pipe.predict(), pipe.predict(pipe.profile().profile)
         assert predicted.schedule == pipe.schedule
         assert 0 < predicted.makespan_s < 10 * again.makespan_s

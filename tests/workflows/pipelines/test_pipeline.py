@@ -75,6 +75,14 @@ def test_losses_and_weights_are_those_of_a_plain_loop(name):
     assert_equal(weights.values(), [tensor.detach() for tensor in module.state_dict().values()])
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_step_learns_in_any_mode_of_the_script(mode):
+    data = list(batches(3, 12))
+    with pipeline() as pipe, mode():
+        losses = [pipe.step(*batch).item() for batch in data]
+    assert losses == pytest.approx(plain_loop(whole(), batches(3, 12)), rel=1e-12)
+
+
 def test_gradients_are_clipped_by_the_norm_of_the_whole_model():
     with pipeline(clip_grad_norm=0.05) as pipe:
         losses = [pipe.step(*batch).item() for batch in batches(4, 12)]
