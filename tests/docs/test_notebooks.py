@@ -50,6 +50,16 @@ SMALL = {
         "ITERATIONS": 1,
     },
     "06_published_runs": {},
+    "07_your_own_module": {
+        "LAYERS": 4,
+        "WIDTH": 16,
+        "TOKENS": 8,
+        "RESNET_DEPTHS": [2, 2, 2, 2],
+        "RESNET_WIDTHS": [8, 8, 8, 8],
+        "NUM_RANKS": 2,
+        "NUM_MICROBATCHES": 2,
+        "STEPS": 1,
+    },
 }
 """What the cell of parameters of each notebook says here instead."""
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -26,7 +26,6 @@ from pipesched.profiles.models import Model, OptimizerFactory, Structure, Value,
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.builders import build
-from pipesched.schedules.ops import Phase, computes
 from pipesched.schedules.transforms import with_step_barrier
 from pipesched.simulator.analysis import readable_bytes
 from pipesched.workflows import (
@@ -260,6 +259,8 @@ class Pipeline:
     def profile(self) -> ProfileMeasurement:
         """Measure the layers of the model on this machine, with micro-batches of the loop; in the first process alone.
 
+        The profile has the costs of every schedule: of backwards as a whole, and of their halves.
+
         The optimizer's step is measured with the nearest of SGD, SGD with momentum, Adam and AdamW.
 
         Raises:
@@ -277,7 +278,7 @@ class Pipeline:
                 model = replace(self._model, batch=self._batch_of_profile)
                 measured = profile(
                     model, [self._form.size], dtype=self._dtype(), device=settings.device, threads=settings.threads,
-                    seed=settings.seed, optimizer=_nearest(self.optimizers), splits=_splits(self._schedule),
+                    seed=settings.seed, optimizer=_nearest(self.optimizers),
                 )  # fmt: skip
                 text = profile_text(measured.profile, "the profile")
             text = self._loop.gather_texts(text)[0]
@@ -527,8 +528,3 @@ def _nearest(optimizers: Sequence[torch.optim.Optimizer]) -> OptimizerName:
         case torch.optim.Adam():
             return "adam"
     return "adamw"
-
-
-def _splits(schedule: Schedule) -> bool:
-    """Return whether a schedule has backwards in two halves."""
-    return any(part.phase is Phase.BACKWARD_INPUT for ops in schedule.lists for op in ops for part in computes(op))
