@@ -363,20 +363,24 @@ def _silent_logs() -> Iterator[None]:
 
 
 _NOT_THE_USERS = tuple(Path(file).parent for file in (torch.__file__, __file__))
+_LAYERS = Path(nn.__file__).parent
 
 
 def _trace_fault(error: Exception) -> str:
+    all_frames = traceback.extract_tb(error.__traceback__)
     frames = [
         frame
-        for frame in traceback.extract_tb(error.__traceback__)
+        for frame in all_frames
         if not frame.filename.startswith("<")
         and not any(Path(frame.filename).is_relative_to(p) for p in _NOT_THE_USERS)
     ]
     where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
     message = " ".join(str(error).split())[:200]
     if "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__:
+        inner = [frame for frame in all_frames if Path(frame.filename).is_relative_to(_LAYERS)]
+        inside = f" (in {inner[-1].name} of torch.nn)" if inner and inner[-1].name != "_call_impl" else ""
         return (
-            f"{where}got a branch or a shape that depends on values of tensors, expected a forward that runs the same "
-            "operations for every batch; use torch.where, or return (layers, loss, batch) with a list of layers"
+            f"{where}got a branch or a shape that depends on values of tensors{inside}, expected a forward that runs "
+            "the same operations for every batch; use torch.where, or make the model a list of layers"
         )
     return f"{where}got {type(error).__name__} ({message}) in forward, expected it to run with the example; correct it"

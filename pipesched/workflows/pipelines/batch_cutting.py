@@ -75,24 +75,34 @@ class BatchForm:
     def _count(self, values: Value, structure: Structure, *, is_whole: bool) -> int:
         """Return the number of micro-batches of some inputs."""
         sample, whole = tensors_of(self.sample), tensors_of(values)
+        template, like = structure.template, self.structure.template
+        if isinstance(template, dict) and isinstance(like, dict) and template.keys() != like.keys():
+            got, keys = (", ".join(map(str, names)) for names in (template, like))
+            raise ArgumentError(f"inputs: got other keys than in the example ({got}), expected {keys}; pass them")
         if len(sample) != len(whole):
             raise ArgumentError(f"inputs: got {len(whole)} tensors, expected {len(sample)}, as the example has")
         if structure != self.structure and not (len(sample) == 1 and structure.is_bare):
-            raise ArgumentError("inputs: got other keys or constants than in the example, expected the same; pass them")
+            raise ArgumentError(
+                "inputs: got another structure or other constants than in the example, expected the same; pass them"
+            )
         num_samples = len(whole[0]) if whole[0].dim() else 0
         expected = self.size * self.num_microbatches
         if (num_samples != expected) if is_whole else (not num_samples or num_samples % self.size):
             more = f"{expected}, {self.num_microbatches} micro-batches of {self.size}"
+            size = num_samples // self.num_microbatches
+            is_example = is_whole and size * self.num_microbatches == num_samples != 0
+            advice = f"example=inputs[:{size}], or " if is_example else ""
             raise ArgumentError(
                 f"inputs: got {num_samples} samples, expected {more if is_whole else f'a multiple of {self.size}'}; "
-                "try a DataLoader with drop_last=True"
+                f"try {advice}a DataLoader with drop_last=True"
             )
-        for tensor, like in zip(whole, sample, strict=True):
-            shape = (num_samples, *like.shape[1:])
-            if tensor.shape != shape or tensor.dtype != like.dtype:
+        for tensor, own in zip(whole, sample, strict=True):
+            shape = (num_samples, *own.shape[1:])
+            if tensor.shape != shape or tensor.dtype != own.dtype:
+                advice = "pad the samples to one shape" if tensor.dtype == own.dtype else f"try .to({own.dtype})"
                 raise ArgumentError(
-                    f"inputs: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {like.dtype}, {shape}, "
-                    "as in the example; pad the samples to one shape"
+                    f"inputs: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {own.dtype}, {shape}, "
+                    f"as in the example; {advice}"
                 )
         return num_samples // self.size
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from pipesched.profiles.models import Structure
+from pipesched.profiles.models import Structure, flattened, tensors_of
 from pipesched.workflows import ArgumentError
 
 
@@ -49,7 +49,17 @@ class LoopLoss:
         if not isinstance(loss, Tensor) or loss.dim():
             got = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise ArgumentError(f"loss: got {got}, expected a tensor without dimensions; return the mean")
+        if torch.is_grad_enabled() and not loss.requires_grad and requires_gradient(outputs):
+            raise ArgumentError(
+                "loss: got a tensor without a gradient, expected one that depends on the outputs; leave out detach() "
+                "and no_grad()"
+            )
         return loss
+
+
+def requires_gradient(outputs: Any) -> bool:
+    """Return whether a tensor among the outputs of a module requires a gradient."""
+    return any(tensor.requires_grad for tensor in tensors_of(flattened(outputs)[0]))
 
 
 def own_loss(outputs: Any) -> Any:

@@ -39,12 +39,12 @@ from pipesched.workflows import (
     require_rate,
     require_settings,
 )
-from pipesched.workflows.arguments import ScheduleSource, as_tied, require_possible
+from pipesched.workflows.arguments import ScheduleSource, as_tied, partition_text, require_possible
 from pipesched.workflows.pipelines.batch_cutting import BatchForm, as_value, joined
 from pipesched.workflows.pipelines.loop_loss import LoopLoss
 
 if TYPE_CHECKING:
-    from pipesched.workflows.arguments import ClusterArgument, ProfileArgument
+    from pipesched.workflows.arguments import ClusterArgument, PartitionArgument, ProfileArgument
     from pipesched.workflows.measuring import ProfileMeasurement
     from pipesched.workflows.simulating import Simulation
 
@@ -82,7 +82,7 @@ class Pipeline:
         optimizer: Makes the optimizer of a stage from the list of its parameters.
         example: Inputs of one micro-batch: a tensor, a tuple of positional arguments, or a dictionary of keyword
             arguments. Each tensor has its samples in dimension 0.
-        partition: ``uniform`` (None), ``balanced`` by the number of parameters, or layers per stage: ``3,3,4``.
+        partition: ``uniform`` (None), ``balanced`` by the number of parameters, or layers per stage: ``[3, 3, 4]``.
         cuts: Names of submodules before which the module may be cut, in place of its blocks.
         dtype: Type of weights and floating-point data (default: as they are).
         autocast: ``torch.bfloat16`` to run forwards and loss under autocast; None without.
@@ -108,7 +108,7 @@ class Pipeline:
         loss: Callable[[Any, Any], Tensor] | None = None,
         optimizer: OptimizerFactory,
         example: Any,
-        partition: str | None = None,
+        partition: PartitionArgument | None = None,
         cuts: Sequence[str] = (),
         dtype: torch.dtype | None = None,
         device: DeviceKind = "cpu",
@@ -129,8 +129,6 @@ class Pipeline:
         self._loss = LoopLoss(used_loss, torch.device(device), autocast)
         lists = lists_of_batch(self._schedule)
         self._model = _read_model(module, self._loss, example, cuts)
-        if partition is not None:
-            require_kind("partition", partition, str, "uniform, balanced, or layers per stage, as 3,3,4")
         bounds = _bounds(self._model, partition, self._schedule.num_stages)
         if self._model.ties:
             self._schedule = as_tied(ScheduleSource(self._schedule), self._model, bounds).schedule
@@ -465,11 +463,17 @@ def _settings(
 
 def _read_model(module: object, loss: LoopLoss, example: Any, cuts: Sequence[str]) -> Model:
     """Return the model of a loop; a ready-made module is copied, range by range."""
+    if isinstance(cuts, str):
+        raise ArgumentError(f"cuts: got {cuts!r}, expected a list of names; try [{cuts!r}]")
     if isinstance(module, Model):
         if cuts:
             raise ArgumentError("cuts: got names with a Model, expected none: its layers are known; leave it out")
         return replace(module, loss=loss)
     if isinstance(module, nn.Module):
+        if any(tensor.is_meta for tensor in module.state_dict().values()):
+            raise ArgumentError(
+                "module: got weights on the meta device, expected values; pass a function that makes the module"
+            )
         model = trace_model(type(module).__name__, module, loss, None, cuts, example)
         assert model.build_range is not None, "a traced module has one"
         return replace(model, build_range=partial(_copied_range, model.build_range))
@@ -487,23 +491,29 @@ def _copied_range(
 
 
 def _checked(optimizer: OptimizerFactory) -> OptimizerFactory:
-    """Return a function that refuses anything but an optimizer."""
+    """Return a function that refuses anything but an optimizer of the given parameters."""
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         made = optimizer(parameters)
         if not isinstance(made, torch.optim.Optimizer):
             raise ArgumentError(f"optimizer: got a function that returns {type(made).__name__}, expected an optimizer")
+        own = {id(parameter) for parameter in parameters}
+        if any(id(parameter) not in own for group in made.param_groups for parameter in group["params"]):
+            raise ArgumentError(
+                "optimizer: got other parameters than its argument lists, expected parameters of the stage, as the "
+                "pipeline has a copy of the module; try lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+            )
         return made
 
     return make
 
 
-def _bounds(model: Model, partition: str | None, num_stages: int) -> tuple[tuple[int, int], ...]:
+def _bounds(model: Model, partition: PartitionArgument | None, num_stages: int) -> tuple[tuple[int, int], ...]:
     sizes = [1.0] * len(model.layers)
     if partition == "balanced":
         built = (build_layers(model, index, index + 1, seed=0) for index in range(len(sizes)))
         sizes = [float(sum(parameter.numel() for parameter in layer.parameters())) for layer in built]
-    return parse_partition(partition or "uniform", sizes, num_stages)
+    return parse_partition(partition_text(partition) or "uniform", sizes, num_stages)
 
 
 def _is_one_of_several() -> bool:

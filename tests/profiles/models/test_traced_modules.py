@@ -323,6 +323,27 @@ def test_errors_have_one_line(module, cuts, message, capfd):
     assert capfd.readouterr() == ("", ""), "torch logs nothing"
 
 
+def test_a_trace_prints_nothing_but_its_error(capfd):
+    """torch prints the whole graph of a forward with a branch."""
+    with pytest.raises(pipesched.ProfileError):
+        trace_model("faulty", Branching(), functional.mse_loss, None, example=torch.ones(2, 4))
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_a_branch_inside_torch_is_named():
+    class Causal(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 8), 2)
+
+        def forward(self, x):
+            return self.decoder(x, x, tgt_mask=nn.Transformer.generate_square_subsequent_mask(2))
+
+    with pytest.raises(pipesched.ProfileError, match=r"\(in _detect_is_causal_mask of torch\.nn\), expected a forward"):
+        trace_model("faulty", Causal(), functional.mse_loss, None, example=torch.ones(2, 2, 4))
+
+
 def test_a_cut_that_does_not_run_is_refused():
     module, loss, batch = skipping()
     with pytest.raises(pipesched.ProfileError, match="cuts: got 'unused', which does not run in forward"):

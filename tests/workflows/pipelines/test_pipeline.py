@@ -176,6 +176,9 @@ BAD = {
     "schedule: got 3, expected a name": {"schedule": 3},
     "dtype: got 'half'": {"dtype": "half"},
     "optimizer: got a function that returns int, expected an optimizer": {"optimizer": lambda parameters: 1},
+    "optimizer: got other parameters than its argument lists": {
+        "optimizer": lambda parameters: momentum(nn.Linear(1, 1).parameters())
+    },
     "optimizer: got 1, expected a function": {"optimizer": 1},
     "example: got Tensor, expected": {"example": object()},
     r"example: got tensors of \(\), expected inputs of one micro-batch": {"example": torch.zeros(())},
@@ -200,7 +203,8 @@ def test_bad_arguments_are_refused_in_one_line(message):
             None,
             r"inputs: got a tensor of torch.float64, \(12, 5\), expected torch.float64",
         ),
-        (torch.zeros(12, WIDTH), None, r"inputs: got a tensor of torch.float32"),
+        (torch.zeros(8, WIDTH).double(), None, r"inputs: got 8 samples, .*; try example=inputs\[:2\], or a DataLoader"),
+        (torch.zeros(12, WIDTH), None, r"inputs: got a tensor of torch.float32, .*; try .to\(torch.float64\)"),
         ((torch.zeros(12, WIDTH), torch.zeros(12, WIDTH)), None, "inputs: got 2 tensors, expected 1"),
         ("text", None, "inputs: got str, expected a tensor, or a tuple or dictionary of tensors"),
         (torch.zeros(12, WIDTH).double(), torch.zeros(3), r"targets: got a tensor of \(3,\), expected 12 samples"),
@@ -219,6 +223,16 @@ def test_a_loss_with_dimensions_is_refused_and_the_pipeline_is_closed():
         pipe.step(*next(batches(1, 12)))
     with pytest.raises(pipesched.ExecutionError, match="got a call after it has failed, expected none"):
         pipe.evaluate(next(batches(1, 12))[0])
+
+
+def test_a_loss_without_gradient_is_refused():
+    with (
+        pytest.raises(
+            pipesched.ExecutionError, match="loss: got a tensor without a gradient, expected one that depends"
+        ),
+        pipeline(loss=lambda outputs, targets: functional.mse_loss(outputs.detach(), targets)) as pipe,
+    ):
+        pipe.step(*next(batches(1, 12)))
 
 
 def test_a_state_of_another_module_is_refused():
