@@ -378,7 +378,7 @@ class ModuleStage(Stage):
             if self._loss is None:
                 return output, _require_value(op, output)
             assert target is not None, "the last stage has a target"
-            return output, self._loss(output, target)
+            return output, _require_scalar(self._loss(output, target))
 
     def _backward(self, op: Compute, gradient: Value | None) -> Value | None:
         graph = _pop(self._saved, op, "forward")
@@ -430,6 +430,14 @@ def _pop(left: dict[int, _Left], op: Compute, what: str) -> _Left:
     if op.microbatch not in left:
         raise ExecutionError(f"{op}: got no {what} of this micro-batch, expected one before its {op.phase.value}")
     return left.pop(op.microbatch)
+
+
+def _require_scalar(loss: object) -> Tensor:
+    """Refuse a loss that is not one number."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss
+    got = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+    raise ExecutionError(f"loss: got {got}, expected a tensor without dimensions; return the mean")
 
 
 def _require_value(op: Compute, output: object) -> Value:

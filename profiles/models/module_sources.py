@@ -88,13 +88,20 @@ class ModuleFactory:
                 pass
             else:
                 if run.numbers(module) == order:
-                    return module
+                    return _with_memory(module, names)
         module = self._module_of(_FactoryRun(seed, None).result_of(self._factory))
-        if any(parameter.is_meta for parameter in module.parameters()):
-            raise ProfileError(
-                "got a factory that keeps its module, expected a new module in each call; build it there"
-            )
+        _with_memory(module, self._first.numbers(module))
         return copy.deepcopy(module) if module is self.outline else module  # made when its file was imported
+
+
+def _with_memory(module: nn.Module, names: Collection[str]) -> nn.Module:
+    """Return the module, whose parameters `names` must have memory."""
+    if any(tensor.is_meta for name, tensor in module.named_parameters(remove_duplicate=False) if name in names):
+        raise ProfileError(
+            "got a factory that keeps its module or makes it on the meta device, expected a new module with weights in "
+            "each call; build it there"
+        )
+    return module
 
 
 _RANDOM: Final = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import logging
+import re
 import sys
 import traceback
 import warnings
@@ -155,6 +156,7 @@ class Tracer:
                 called = _Called(module, self._inputs)
                 tensors = tuple(torch.zeros(shape, dtype=kind) for shape, kind in inputs)
                 graph = torch.export.export(called, tensors, strict=False).module()
+            _require_known_shapes(graph)
             cut = CutGraph(graph, self._rule, self._dtypes)
             if self._graphs and cut.names != self.names:
                 raise ProfileError(
@@ -362,25 +364,36 @@ def _silent_logs() -> Iterator[None]:
             log.setLevel(level)
 
 
+def _require_known_shapes(graph: torch.fx.GraphModule) -> None:
+    """Refuse a tensor whose shape depends on values of tensors: no stage knows what arrives."""
+    for node in graph.graph.nodes:
+        made = node.meta.get("val")
+        if isinstance(made, Tensor) and not all(isinstance(size, int) for size in made.shape):
+            lines = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
+            own = [f"{file}:{line}: " for file, line in lines if not _is_of_torch(file)]
+            raise ProfileError((own[-1] if own else "") + _DEPENDS.format(""))
+
+
+_DEPENDS = (
+    "got a branch or a shape that depends on values of tensors{}, expected a forward that runs the same operations for "
+    "every batch; use torch.where, or make the model a list of layers"
+)
 _NOT_THE_USERS = tuple(Path(file).parent for file in (torch.__file__, __file__))
 _LAYERS = Path(nn.__file__).parent
 
 
+def _is_of_torch(file: str) -> bool:
+    """Return whether a file is a part of torch, or of the tracer."""
+    return any(Path(file).is_relative_to(folder) for folder in _NOT_THE_USERS)
+
+
 def _trace_fault(error: Exception) -> str:
     all_frames = traceback.extract_tb(error.__traceback__)
-    frames = [
-        frame
-        for frame in all_frames
-        if not frame.filename.startswith("<")
-        and not any(Path(frame.filename).is_relative_to(p) for p in _NOT_THE_USERS)
-    ]
+    frames = [frame for frame in all_frames if not frame.filename.startswith("<") and not _is_of_torch(frame.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
     message = " ".join(str(error).split())[:200]
     if "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__:
         inner = [frame for frame in all_frames if Path(frame.filename).is_relative_to(_LAYERS)]
         inside = f" (in {inner[-1].name} of torch.nn)" if inner and inner[-1].name != "_call_impl" else ""
-        return (
-            f"{where}got a branch or a shape that depends on values of tensors{inside}, expected a forward that runs "
-            "the same operations for every batch; use torch.where, or make the model a list of layers"
-        )
+        return where + _DEPENDS.format(inside)
     return f"{where}got {type(error).__name__} ({message}) in forward, expected it to run with the example; correct it"

@@ -391,3 +391,10 @@ def test_what_a_stage_holds_after_f_and_after_i_is_what_the_profile_says(dropout
     assert held["1SEND_B0"] - others == pytest.approx(second.saved_for_weight_bytes, rel=0.02)
     assert second.saved_for_weight_bytes > 1.3 * second.saved_bytes  # PyTorch keeps more for W than F saved
     assert held["1STEP"] - others < 1.1 * message
+
+
+@pytest.mark.parametrize(("loss", "got"), [(torch.sub, r"a tensor of \(3, 4\)"), (lambda *_: 1.0, "float")])
+def test_a_loss_that_is_no_scalar_is_refused(loss, got):
+    stage = begun(LINEAR, loss=loss)
+    with pytest.raises(ExecutionError, match=f"loss: got {got}, expected a tensor without dimensions; return the mean"):
+        stage.compute(forward(0, 0), X, X)

@@ -284,6 +284,14 @@ class Branching(nn.Module):
         return x
 
 
+class Selecting(Branching):
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+            x = x[x[:, 0] > 0]  # the selection
+        return x
+
+
 def uncopyable():
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     module.numbers = (number for number in range(3))
@@ -299,6 +307,7 @@ def line_of(text):
     ("module", "cuts", "message"),
     [
         (Branching(), (), f"{__file__}:{line_of('# the branch')}: got a branch or a shape that depends on values"),
+        (Selecting(), (), f"{__file__}:{line_of('# the selection')}: got a branch or a shape that depends on values"),
         (nn.Linear(4, 4), (), "got a module without a place to cut, expected at least two layers; call pipesched.cut"),
         (Marked(), ["frist"], "cuts: got 'frist', expected a name of named_modules(); try first, second"),
         (Marked(), ["first"], "got a module without a place to cut"),
