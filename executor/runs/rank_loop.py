@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -38,6 +39,7 @@ class RankLoop(OwnLoop):
         super().__init__(spec)
         self._stack, lists = ExitStack(), spec.schedule
         self._number, self._call = 0, ""
+        self._has_compared = False
         self._context = context = self._stack.enter_context(met(spec.settings, lists, "env://", _digests(spec)))
         try:
             with starting(context.rank):
@@ -125,6 +127,9 @@ class RankLoop(OwnLoop):
 
     def step(self, batch: Batch, *, updates: bool, records: bool) -> Tensor:
         self._turn = self._number
+        if not self._has_compared:
+            self._has_compared = True
+            _require_equal(batch)
         self._mail.expect()
         return super().step(batch, updates=updates, records=records)
 
@@ -196,3 +201,18 @@ def _digests(spec: LoopSpec) -> dict[str, str]:
             "device": settings.device,
         }
     )
+
+
+def _require_equal(batch: Batch) -> None:
+    """Require the same batch in every process, as its inputs and its targets are read in different ones."""
+    hashed = hashlib.sha256()
+    for value in (*batch.inputs, *batch.targets):
+        for tensor in tensors_of(value):
+            hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    first, *others = gather_texts(hashed.hexdigest())
+    for rank, other in enumerate(others, 1):
+        if other != first:
+            raise ExecutionError(
+                f"inputs: rank {rank} got another batch than rank 0, expected the same batches in every process; "
+                "try one seed for the generators of all DataLoaders"
+            )

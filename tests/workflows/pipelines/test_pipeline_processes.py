@@ -173,6 +173,12 @@ def test_processes_with_other_arguments_are_refused(tmp_path):
     assert "seed: process 1 got something else than process 0; expected the same in every process" in done.stderr
 
 
+def test_processes_with_other_batches_are_refused(tmp_path):
+    done = torchrun(tmp_path, "pipeline().step(*next(batches(1, 12, seed=rank)))")
+    message = "inputs: rank 1 got another batch than rank 0, expected the same batches in every process; try one seed"
+    assert done.stderr.count(f"ExecutionError: {message}") == 2
+
+
 def test_one_process_of_torchrun_runs_all_ranks(tmp_path):
     done = torchrun(tmp_path, "print(pipeline().step(*next(batches(1, 12))).item())", 1)
     with pipeline() as pipe:
