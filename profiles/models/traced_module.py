@@ -45,8 +45,19 @@ class _Called(nn.Module):
         """Call the module: a dictionary gives keyword arguments, a tuple positional ones."""
         arguments = self._inputs.restored(tensors)
         if isinstance(arguments, dict):
-            return self.module(**arguments)
-        return self.module(*arguments) if isinstance(arguments, tuple) else self.module(arguments)
+            return _traceable(self.module(**arguments))
+        return _traceable(self.module(*arguments) if isinstance(arguments, tuple) else self.module(arguments))
+
+
+def _traceable(output: Any) -> Any:
+    """Return a module's output; None stands for objects of other types in a dictionary, such as a cache."""
+    if not isinstance(output, dict):
+        return output
+    kept = copy.copy(output)
+    for name, item in output.items():
+        if not isinstance(item, Tensor | tuple | list | dict | str | int | float | None):
+            kept[name] = None
+    return kept
 
 
 @final

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import NameFromFile
-from pipesched.profiles.models import build_layers, draw_batch, draw_held_out, resolve_model, tensors_of
+from pipesched.profiles.models import build_layers, draw_batch, draw_held_out, resolve_model, tensors_of, trace_model
 
 TINY = {
     "gpt2": "n_layer=3,n_embd=16,n_head=2,vocab_size=300",
@@ -114,3 +114,28 @@ def test_a_model_of_torchvision_equals_its_own_module():
     gradients = {name: p.grad for layer in layers for name, p in layer.named_parameters()}
     assert all(torch.equal(gradients[name], p.grad) for name, p in plain.named_parameters())
     assert len(layers) == 10
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5"])
+def test_a_cache_of_keys_and_values_crosses_no_cut(kind):
+    """The configurations of transformers keep one unless they are told otherwise."""
+    small = {"gpt2": {"n_layer": 2, "n_embd": 8, "n_head": 2}, "t5": {"num_layers": 3, "d_model": 8, "d_ff": 8}}
+    block = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    config = transformers.AutoConfig.for_model(kind, vocab_size=16, **small.get(kind, block))
+    auto = transformers.AutoModelForSeq2SeqLM if kind == "t5" else transformers.AutoModelForCausalLM
+    tokens = torch.randint(16, (2, 4))
+    example = {"input_ids": tokens} | ({"decoder_input_ids": tokens} if kind == "t5" else {})
+
+    def sent(uses_cache):
+        config.use_cache = uses_cache
+        module = auto.from_config(config).eval()
+        model = trace_model(kind, module, lambda outputs, targets: outputs.logits.mean(), None, example=example)
+        values, value = [], tuple(example.values()) if len(example) > 1 else tokens
+        for layer in build_layers(model, 0, len(model.layers), seed=0):
+            value = layer(value)
+            values.append([tensor.shape for tensor in tensors_of(value)])
+        assert torch.equal(model.loss(value, None), module(**example).logits.mean())
+        return values
+
+    kept, dropped = sent(True), sent(False)
+    assert kept == dropped
