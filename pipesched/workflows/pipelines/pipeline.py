@@ -62,8 +62,7 @@ class Pipeline:
 
     Alone, all ranks run in this process, in turns on a CPU, or each on a stream of a GPU. Under ``torchrun``, and in a
     script that has initialised ``torch.distributed``, each process runs one rank; the number of processes is the number
-    of ranks. All processes then make the same calls in the same order, with the same batches. Each reads only the parts
-    of a batch that its stages need.
+    of ranks. All processes then make the same calls in the same order, with the same batches.
 
     The pipeline has its own copy of the weights: `state_dict` returns them under the module's names. Each stage has an
     optimizer of its own. `optimizers` lists those of this process, so that learning rates follow the schedulers of
@@ -71,8 +70,8 @@ class Pipeline:
     depend on `seed` alone; the generators of the script stay as they are.
 
     Args:
-        module: A module, a function that makes one, or a `Model`. Each process copies the parts of a module that it
-            runs; of a function's module it only makes these parts.
+        module: A module, a function that makes one, or a `Model`. Each process copies the layers of its own
+            stages; with a function it allocates the weights of these layers only.
         schedule: A name of the catalogue, or a `Schedule` with the lists of one batch. Each stage steps once, at the
             end of its list: a schedule without a flush, or that averages pipelines, is refused.
         num_ranks: Ranks, with a schedule by name.
@@ -190,8 +189,8 @@ class Pipeline:
             targets: Targets, to return the mean loss; None to return the outputs.
 
         Returns:
-            The mean loss with targets; without, the outputs of all samples, in which numbers of micro-batches stand
-            one after the other. Both on the CPU, and equal in every process.
+            The mean loss with targets; without targets the outputs of all samples. An output without dimensions, such
+            as a loss, becomes one number per micro-batch. All are on the CPU, and equal in every process.
 
         Raises:
             ArgumentError: The samples cannot be divided, or have other shapes than the example.
