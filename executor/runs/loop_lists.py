@@ -22,8 +22,8 @@ def lists_of_batch(schedule: Schedule) -> Schedule:
     if runs_without_flush(schedule) or schedule.averagers:
         kind = "averages pipelines" if schedule.averagers else "steps while micro-batches are in flight"
         raise ExecutionError(
-            f"schedule {schedule.name}: got one that {kind}, expected a flush at every step; try 1f1b, or `pipesched "
-            "train`, which runs all schedules"
+            f"schedule {schedule.name}: got one that {kind}, expected a flush at every step; try 1f1b, or "
+            "pipesched.train(), which runs all schedules"
         )
     lowered = lower(schedule.held())
     for rank in range(lowered.num_ranks):
