@@ -40,6 +40,7 @@ from .schedule_queries import lists_of as lists_of
 from .stage import ModuleStage as ModuleStage
 from .stage import OnLoss as OnLoss
 from .stage import Stage as Stage
+from .stage import loss_fault as loss_fault
 from .stage_building import attach_averagers as attach_averagers
 from .stage_building import build_stages as build_stages
 from .stage_building import check_fits as check_fits

@@ -432,12 +432,19 @@ def _pop(left: dict[int, _Left], op: Compute, what: str) -> _Left:
     return left.pop(op.microbatch)
 
 
-def _require_scalar(loss: object) -> Tensor:
-    """Refuse a loss that is not one number."""
+def loss_fault(loss: object) -> str | None:
+    """Return the reason why `loss` is not one number, or None."""
     if isinstance(loss, Tensor) and loss.numel() == 1:
-        return loss
+        return None
     got = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-    raise ExecutionError(f"loss: got {got}, expected a tensor without dimensions; return the mean")
+    return f"loss: got {got}, expected a tensor without dimensions; return the mean"
+
+
+def _require_scalar(loss: Tensor) -> Tensor:
+    """Refuse a loss that is not one number."""
+    if (fault := loss_fault(loss)) is not None:
+        raise ExecutionError(fault)
+    return loss
 
 
 def _require_value(op: Compute, output: object) -> Value:

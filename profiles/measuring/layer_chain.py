@@ -106,7 +106,7 @@ def _no_mark() -> None:
 
 
 _COPIES = 4
-"""Least layers of a kind in a chain; more of them change the time of a GPT block by less than the noise, 1 %."""
+"""Least layers of a kind in a chain; more of them change the time of a GPT block by at most 2 %."""
 _CHAIN_BYTES = 16 * 2**20
 """Least weights of a chain that leaves layers out [bytes]; with their gradients they fill the caches of a core.
 

@@ -115,10 +115,7 @@ def hugging_face(kind: str, /, *, context: int = 0, image: int = 0, text: str = 
         ProfileError: transformers is missing, or does not know the model or a field.
     """
     name = f"hf:{kind}"
-    try:
-        library: Any = import_module("transformers.models.auto.configuration_auto")
-    except ImportError as error:
-        raise _missing(name, "transformers", "pip install 'pipesched[hf]'") from error
+    library = _imported(name, "transformers.models.auto.configuration_auto", "pip install 'pipesched[hf]'")
     for_model, types = library.AutoConfig.for_model, library.CONFIG_MAPPING_NAMES
     given = _read_config(name, kind) if kind.endswith(".json") else {"model_type": kind}
     kind = str(given.pop("model_type", ""))
@@ -164,10 +161,7 @@ def torchvision(kind: str, /, *, image: int = _IMAGE, **options: Any) -> Model:
         ProfileError: torchvision is missing, or does not know the model or an argument.
     """
     name = f"tv:{kind}"
-    try:
-        models: Any = import_module("torchvision.models")
-    except Exception as error:  # it raises RuntimeError beside a torch that it was not built for
-        raise _missing(name, "torchvision", "pip install torchvision, as built for this torch") from error
+    models = _imported(name, "torchvision.models", "pip install torchvision, as built for this torch")
     known = models.list_models(module=models)
     if kind not in known:
         raise ProfileError(
@@ -238,5 +232,12 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _missing(name: str, library: str, command: str) -> ProfileError:
-    return ProfileError(f"model {name}: got no {library} that can be imported, expected it installed; try {command}")
+def _imported(name: str, module: str, command: str) -> Any:
+    """Return a module of a library, or refuse the model `name` with the command that installs the library."""
+    try:
+        return import_module(module)
+    except Exception as error:  # torchvision raises RuntimeError beside a torch that it was not built for
+        library = module.partition(".")[0]
+        raise ProfileError(
+            f"model {name}: got no {library} that can be imported, expected it installed; try {command}"
+        ) from error

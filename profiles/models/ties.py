@@ -19,12 +19,16 @@ Named = Iterable[tuple[str, nn.Parameter]]
 
 
 def shared_parameters(layers: Iterable[Named]) -> tuple[Tie, ...]:
-    """Return the parameters that layers share, given the named parameters of each layer; keep no layer."""
+    """Return the parameters that several layers share, given the named parameters of each; keep no layer."""
     places = WeakIdKeyDictionary()
     for index, named in enumerate(layers):
         for name, parameter in named:
             places.setdefault(parameter, []).append((index, name))  # type: ignore[no-untyped-call]  # torch's
-    return tuple(tuple(tie) for tie in places.values() if len(tie) > 1)  # type: ignore[no-untyped-call]  # torch's
+    return tuple(tuple(tie) for tie in places.values() if _is_of_several(tie))  # type: ignore[no-untyped-call]  # torch's
+
+
+def _is_of_several(places: Sequence[tuple[int, str]]) -> bool:
+    return len({layer for layer, _ in places}) > 1
 
 
 def ties_between(model: Model, bounds: Sequence[tuple[int, int]]) -> tuple[Tie, ...]:

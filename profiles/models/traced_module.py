@@ -376,7 +376,7 @@ def _silent_logs() -> Iterator[None]:
 
 
 def _require_known_shapes(graph: torch.fx.GraphModule) -> None:
-    """Refuse a tensor whose shape depends on values of tensors: no stage knows what arrives."""
+    """Refuse a tensor whose shape depends on values of tensors: a stage must know the shapes that arrive."""
     for node in graph.graph.nodes:
         made = node.meta.get("val")
         if isinstance(made, Tensor) and not all(isinstance(size, int) for size in made.shape):

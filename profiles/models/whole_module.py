@@ -13,6 +13,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model, Tie, users_code
 from pipesched.profiles.models.module_sources import ModuleFactory, ModuleSource, ReadyModule
 from pipesched.profiles.models.structures import Structure, flattened
+from pipesched.profiles.models.ties import shared_parameters
 from pipesched.profiles.models.traced_module import TracedLayer, Tracer
 from pipesched.profiles.models.values import Value, tensors_of
 
@@ -131,13 +132,8 @@ def _batch(
 
 def _ties(tracer: Tracer, module: nn.Module) -> tuple[Tie, ...]:
     """Return the places of the parameters that several layers use and learn."""
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    places: dict[int, list[tuple[int, str]]] = {}
-    for layer, names in enumerate(tracer.states):
-        for name in names:
-            if name in parameters and parameters[name].requires_grad:
-                places.setdefault(id(parameters[name]), []).append((layer, name))
-    return tuple(tuple(tie) for tie in places.values() if len({layer for layer, _ in tie}) > 1)
+    learned = {name: p for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+    return shared_parameters([(name, learned[name]) for name in names if name in learned] for names in tracer.states)
 
 
 def _state_names(tracer: Tracer, module: nn.Module) -> dict[str, str]:

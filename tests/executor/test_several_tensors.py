@@ -125,7 +125,7 @@ def training(name, **given):
 
 
 def plain_loop(model):
-    """Train the model in one piece; return the loss of each step, and that of held-out samples if there are some."""
+    """Train the model in one piece; return the loss of each step, and the loss of held-out samples, if any."""
     module = build_layers(model, 0, len(model.layers), seed=3, dtype=torch.float64)
     losses = []
     for step in range(STEPS):

@@ -176,7 +176,7 @@ def test_emulated_stages_take_no_weights(tmp_path):
 
 @pytest.mark.distributed
 def test_runs_begin_with_the_weights_of_a_file(tmp_path):
-    """Losses of the first batch are those of the plain module with these weights; the export holds its steps."""
+    """The first batch has the losses of the plain module with these weights; the export has its weights after."""
     model, path = resolve_model(TIED), tmp_path / "whole.safetensors"
     module = build_layers(model, 0, 8, seed=0, dtype=torch.float64)
     module.load_state_dict(drawn(module))

@@ -13,7 +13,7 @@ from tests.executor.models import WIDTH
 
 
 def of(name, builders, loss=functional.mse_loss, batch=None):
-    """Return the model of some layers; it learns what `mlp` does unless it has data of its own."""
+    """Return the model of some layers; by default it has the data of `mlp`."""
     names = tuple(map(str, range(len(builders))))
     return Model(name, tuple(builders), names, loss, mlp(WIDTH).batch if batch is None else batch)
 
@@ -43,7 +43,7 @@ def paired(layers: int):
 
 
 class First(nn.Module):
-    """Begins everything that is carried: what layers change, what they pass on as it is, and what nobody uses."""
+    """Makes all carried tensors: tensors that layers change, that they pass on, and that no layer uses."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class First(nn.Module):
 
 
 class Middle(nn.Module):
-    """Uses everything but the last tensor; a layer with a bias makes what the next ones add of its parameter alone."""
+    """Uses all tensors but the last; a layer with a bias makes the later summand from its parameter alone."""
 
     def __init__(self, *, has_bias):
         super().__init__()

@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from pipesched.executor.core import loss_fault
 from pipesched.profiles.models import Structure, flattened, tensors_of
 from pipesched.workflows import ArgumentError
 
@@ -46,9 +47,8 @@ class LoopLoss:
             return outputs
         with self._casting if self._casts else nullcontext():
             loss = own_loss(outputs) if self._loss is None else self._loss(outputs, self.targets.restored(targets))
-        if not isinstance(loss, Tensor) or loss.dim():
-            got = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise ArgumentError(f"loss: got {got}, expected a tensor without dimensions; return the mean")
+        if (fault := loss_fault(loss)) is not None:
+            raise ArgumentError(fault)
         if torch.is_grad_enabled() and not loss.requires_grad and requires_gradient(outputs):
             raise ArgumentError(
                 "loss: got a tensor without a gradient, expected one that depends on the outputs; leave out detach() "

@@ -205,7 +205,7 @@ def test_a_stage_that_changes_its_input_in_place_cannot_be_run_again(first):
 
 
 class Giving(nn.Module):
-    """Gives what `wrap` makes of its input."""
+    """Applies `wrap` to its input."""
 
     def __init__(self, wrap):
         super().__init__()
@@ -238,7 +238,7 @@ def received():
 
 
 def using(x, unused, constant, numbers, absent):
-    """Pass on what a skip and a mask pass on; nothing depends on `unused`."""
+    """Return a result, and the skip and the mask as they came; nothing depends on `unused`."""
     return 2 * x * constant + numbers.unsqueeze(-1), x, numbers, absent
 
 

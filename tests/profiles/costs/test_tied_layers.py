@@ -1,4 +1,4 @@
-"""Layers that share weights: where the copies live, and who sums their gradients."""
+"""Layers that share weights: the places of the copies, and the sums of their gradients."""
 
 import random
 from dataclasses import replace

@@ -118,7 +118,7 @@ def test_a_model_of_torchvision_equals_its_own_module():
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "t5"])
 def test_a_cache_of_keys_and_values_crosses_no_cut(kind):
-    """The configurations of transformers keep one unless they are told otherwise."""
+    """By default configurations of transformers keep a cache."""
     small = {"gpt2": {"n_layer": 2, "n_embd": 8, "n_head": 2}, "t5": {"num_layers": 3, "d_model": 8, "d_ff": 8}}
     block = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
     config = transformers.AutoConfig.for_model(kind, vocab_size=16, **small.get(kind, block))

@@ -1,4 +1,4 @@
-"""A pipeline in one's own loop learns what the un-pipelined layers learn in a plain loop of PyTorch."""
+"""A pipeline in one's own loop learns the same as the un-pipelined layers in a plain loop of PyTorch."""
 
 import copy
 import gc

@@ -67,7 +67,7 @@ for module in (build(), build):
             {key: tensor.tolist() for key, tensor in pipe.state_dict().items()}, str(pipe),
         ]
         said[type(module).__name__ + " predicted"] = pipe.predict().makespan_s
-torch.manual_seed(rank)  # scripts may draw different weights: replicas get those of the first
+torch.manual_seed(rank)  # scripts may draw different weights: replicas get the weights of the first
 with pipesched.Pipeline(
     Branching().double(), schedule="chimera", num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd,
     example=example,
