@@ -5,7 +5,7 @@ BIN := .venv/bin
 WORKERS ?= 4
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo quick test check format generated examples docs faults gpu bounds install clean
+.PHONY: demo quick test check format generated examples docs faults papers gpu bounds install clean
 
 install: .venv/installed
 
@@ -50,6 +50,10 @@ FAULTS ?= 0.4
 faults: install
 	mkdir -p build
 	$(BIN)/python benchmarks/faults.py --share $(FAULTS) --out build/faults.md
+
+# the tables and figures of the five papers, repeated, in half an hour
+papers: install
+	$(BIN)/python benchmarks/papers.py --out benchmarks/results/papers.md
 
 # the tests that need a GPU, then its figures, whatever the tests say, in nine minutes; installs nothing: a machine
 # without .venv needs a Python with torch and the packages of pipesched
