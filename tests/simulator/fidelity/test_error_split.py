@@ -9,10 +9,11 @@ import pytest
 
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Yardstick
+from pipesched.schedules import Yardstick, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Message, Payload
+from pipesched.schedules.ops import Compute, Message, Op, Payload
+from pipesched.schedules.transforms import replicate, with_step_barrier, with_tied_sum
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fidelity import ErrorSplit, NetworkModel, split_error
@@ -108,6 +109,65 @@ def test_one_message_that_comes_late_is_unexplained_and_told():
     assert split.makespan.rest_s == pytest.approx(-3.0)
     assert split.makespan.late_messages_s == pytest.approx(-3.0)
     assert "in single messages that came late" in split.sentence()
+
+
+def test_a_sum_of_tied_gradients_is_split_as_worked_out_by_hand():
+    # Rank 1 reaches its Reduce at 4 s, rank 0 at 6 s; the copy takes 0.25 s and the sum 2 s more: 8.25 s.
+    schedule = with_tied_sum(build("gpipe", num_ranks=2, num_microbatches=1))
+    run = run_by_hand(schedule, 0.0, 0.0, copy_s=0.25, sum_s=2.0)
+    assert run.makespan_s == 8.25
+    free = split_error(run, simulate_lists(schedule, COSTS))
+    assert parts(free) == pytest.approx([-2.25, 0.0, -2.25, 0.0], abs=1e-12)
+    assert free.makespan.late_messages_s == pytest.approx(0.0, abs=1e-12)
+    # two rounds of a ring, 100 bytes each at 200 bytes/s: one second of the two is no lateness
+    costs, cluster = replace(COSTS, tied_bytes=200), Cluster((Device(), Device()), intra=Link(0.0, 200.0))
+    priced = split_error(run, simulate_lists(schedule, costs, cluster), NetworkModel(costs, cluster))
+    assert parts(priced) == pytest.approx([-1.25, 0.0, -1.25, 0.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1"])
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("slow", [0, 1], ids=["rank 0 last", "rank 1 last"])
+def test_sums_of_a_known_length_are_all_hand_over_whichever_rank_is_last(name, width, slow):
+    schedule = with_step_barrier(with_tied_sum(replicate(build(name, num_ranks=2, num_microbatches=4), width)))
+
+    def factor(op: Op) -> float:
+        return 1.5 if isinstance(op, Compute) and op.stage % 2 == slow else 1.0
+
+    costs = StageCosts(
+        tuple(
+            StageCost(*(seconds * (1.5 if stage % 2 == slow else 1.0) for seconds in (1.0, 2.0, 2.0, 2.0)))
+            for stage in range(schedule.num_stages)
+        )
+    )
+    split = split_error(run_by_hand(schedule, 0.0, 0.0, factor, copy_s=0.1, sum_s=0.7), simulate_lists(schedule, costs))
+    error_s = split.makespan.error_s
+    assert parts(split) == pytest.approx([error_s, 0.0, error_s, 0.0], abs=1e-12)
+    assert error_s < -1.5
+
+
+def test_one_sum_of_several_that_comes_late_is_unexplained():
+    # Three batches with a sum each; the last one takes 3.4 s, the others 0.4 s.
+    schedule = with_tied_sum(repeat(build("1f1b", num_ranks=2, num_microbatches=2), 3))
+    run = run_by_hand(schedule, 0.0, 0.0, sum_s=lambda k: 3.4 if k == 2 else 0.4)
+    makespan = split_error(run, simulate_lists(schedule, COSTS)).makespan
+    assert [makespan.hand_over_s, makespan.rest_s] == pytest.approx([-1.2, -3.0])
+    assert makespan.late_messages_s == pytest.approx(-3.0)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_reduce_that_waits_for_another_sum_does_not_wait_twice_in_a_replay(width):
+    lists = replicate(build("1f1b", num_ranks=2, num_microbatches=4), width)
+    schedule, cluster = with_step_barrier(with_tied_sum(lists)), Cluster((Device(),) * 2 * width, Link(0.05, 1e6))
+
+    def costs(factor: float) -> StageCosts:
+        stage = StageCost(factor, 2 * factor, weight_bytes=3_000_000, step_s=0.5 * factor)
+        return StageCosts((stage, stage), tied_bytes=2_000_000)
+
+    run = replace(simulate_lists(schedule, costs(1.2), cluster), source="measured")
+    for network in (NetworkModel(costs(1.0), cluster), None):
+        split = split_error(run, simulate_lists(schedule, costs(1.0), cluster), network)
+        assert parts(split) == pytest.approx([-3.1, -3.1, 0.0, 0.0], abs=1e-9)
 
 
 def test_a_prediction_that_a_replay_does_not_know_is_refused():
