@@ -107,3 +107,8 @@ def verdict_of(results: Sequence[float], published: Sequence[float], within: flo
         if number > other_number + within * abs(other_number)
     )
     return Verdict.SHAPE if is_alike and len(pairs) > 1 else Verdict.DIFFERS
+
+
+def range_verdict(least: float, most: float, published: float) -> Verdict:
+    """Return whether the paper's number is within the range of results over the assumptions that it does not state."""
+    return Verdict.AGREES if least <= published <= most else Verdict.DIFFERS
