@@ -10,8 +10,8 @@ messages. That makes one pipeline with a device and a link for itself, on which
 Each device holds N times the memory of the one pipeline, and the reference model once. A shared NIC would distinguish
 the pipelines: it takes messages in turn.
 
-In the steady state no pipeline waits for the others at the end of an iteration. So they do not stay in lockstep:
-the one ahead finds the device free for a moment, runs at full speed and gets further ahead, until one computes
+In the steady state no pipeline waits for the others at the end of an iteration. So they do not stay in lockstep: the
+one ahead finds the device or the link free for a moment, runs at full speed and gets further ahead, until one computes
 while another waits for a message. Two pipelines, a and b, of two stages and one micro-batch; device 0 at best:
 
     lockstep    Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
@@ -126,6 +126,19 @@ class EqualPipelines:
         over = self._over_capacity(times_s, num_pipelines) if self._exceeds(peaks) else None
         return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))
 
+    def slow_each_other(self, num_pipelines: int) -> bool:
+        """Return whether pipelines slow each other, by their ops or by messages on one link, and so drift apart.
+
+        Pipelines that begin together and take no longer than one of them alone do not drift.
+
+        Raises:
+            As `pace` does.
+        """
+        if num_pipelines == 1 or is_slowed(self._costs, num_pipelines):
+            return num_pipelines > 1
+        alone, together = (max(map(max, self.ends_s(number))) for number in (1, num_pipelines))
+        return together > alone * (1 + WELL_ENOUGH)
+
     def held_ranges(self, num_pipelines: int) -> dict[int, tuple[int, int]]:
         """Return for each device the lower and the upper bound of its peak bytes, whatever the op times.
 
@@ -236,7 +249,7 @@ def _busiest_s(arrays: LoopArrays) -> tuple[float, float]:
 
 
 def is_slowed(costs: StageCosts, num_pipelines: int) -> bool:
-    """Whether pipelines on the same devices slow each other."""
+    """Whether the ops of pipelines that begin together slow each other; their messages may do so too."""
     return any(num_pipelines * cost.utilisation > 1 for cost in costs.stages)
 
 

@@ -7,9 +7,8 @@
 
 A run of few steps is simulated as it is. For a longer one, two short runs are simulated, the second twice as long as
 the first: if in both the last steps come equally fast, all steps in between do too, and each further step adds one
-period. Pipelines that slow each other on the same devices drift apart: each step but the first takes their
-steady-state time. A run whose steps change their pace (`hybrid`, which stops pipelining half way) has no such period
-and is simulated whole.
+period. Pipelines that slow each other drift apart: each step but the first takes their steady-state time. A run whose
+steps change their pace (`hybrid`, which stops pipelining half way) has no such period and is simulated whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The steady-state time per micro-batch of any schedule.
 
-Pipelines that slow each other on the same devices drift apart (`predict_drifting`). A batch is
-repeated (`RepeatedRuns`). A run without a flush is made longer (`UnflushedRuns`):
+Pipelines that slow each other drift apart (`predict_drifting`). A batch is repeated (`RepeatedRuns`). A run without a
+flush is made longer (`UnflushedRuns`):
 
 The next op depends only on the micro-batches that are under way. So once all ops of that many micro-batches end equally
 long after the same ops of some periods before, all later ops do. One period may not suffice: if k micro-batches
@@ -25,7 +25,7 @@ from pipesched.schedules.transforms import Continuation, continuation, microbatc
 from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError, SteadyPace
 from pipesched.simulator.engine import equal_pipelines
 from pipesched.simulator.fast.array_engine import ScenarioLists
-from pipesched.simulator.fast.equal_pipelines import is_slowed, predict_drifting
+from pipesched.simulator.fast.equal_pipelines import EqualPipelines, is_slowed, predict_drifting
 from pipesched.simulator.fast.steady_state import LateOps, RepeatedRuns, longer_times, paced, several
 
 
@@ -84,17 +84,18 @@ def drifting_scenario(scenario: Scenario) -> Scenario | Inexact | None:
         The scenario, or why its pipelines have no lists in common.
     """
     number = scenario.num_pipelines * scenario.schedule.pipelines
-    if number == 1 or not is_slowed(scenario.costs, number):
+    if number == 1:
         return None
-    if scenario.num_pipelines > 1:
-        return scenario
-    single = equal_pipelines(scenario.schedule)
+    single = scenario.schedule if scenario.num_pipelines > 1 else equal_pipelines(scenario.schedule)
+    if single is None and not is_slowed(scenario.costs, number):
+        return None
     if single is None:
         return Inexact(
             f"{scenario.schedule.name}: got {number} unequal pipelines on the same devices, expected equal ones, whose "
             "drift is known; try simulate"
         )
-    return replace(scenario, schedule=single, num_pipelines=number)
+    pipelines = EqualPipelines(single, scenario.costs, scenario.cluster, scenario.network)
+    return replace(scenario, schedule=single, num_pipelines=number) if pipelines.slow_each_other(number) else None
 
 
 def _num_microbatches(scenario: Scenario) -> int:

@@ -10,7 +10,7 @@ from pipesched.profiles.costs import StageCosts, price_among
 from pipesched.schedules import Timeline
 from pipesched.schedules.transforms import RecomputeWhen
 from pipesched.simulator import SAME, Estimate, Inexact, Scenario, SteadyPace
-from pipesched.simulator.fast import contention_of, is_slowed, predict_scenario
+from pipesched.simulator.fast import contention_of, predict_scenario
 from pipesched.simulator.search import (
     UNPREDICTABLE,
     Outcome,
@@ -47,7 +47,7 @@ def bound_setting(problem: Problem, setting: Setting) -> Outcome:
     number = setting.num_pipelines
     try:
         costs = problem.costs(setting)
-        if is_slowed(costs, number):
+        if problem.pipelines(setting, costs).slow_each_other(number):
             return _least_of_drifting(problem, costs, setting)
         begun_together = _one_iteration(problem, costs, setting)
     except UNPREDICTABLE as error:
@@ -62,9 +62,10 @@ def settled(problem: Problem, outcome: Outcome) -> Outcome:
         return outcome
     try:
         costs = problem.costs(setting)
-        if not is_slowed(costs, setting.num_pipelines):
+        pipelines = problem.pipelines(setting, costs)
+        if not pipelines.slow_each_other(setting.num_pipelines):
             return outcome
-        pace = problem.pipelines(setting, costs).pace(setting.num_pipelines)
+        pace = pipelines.pace(setting.num_pipelines)
         exact = _outcome(setting, pace.seconds, _one_iteration(problem, costs, setting))
         return replace(exact, error=pace.error)
     except UNPREDICTABLE as error:
@@ -116,7 +117,7 @@ def pace_of_setting(problem: Problem, outcome: Outcome) -> SteadyPace | Inexact:
     """
     setting = outcome.setting
     costs = problem.costs(setting)
-    if is_slowed(costs, setting.num_pipelines):
+    if problem.pipelines(setting, costs).slow_each_other(setting.num_pipelines):
         assert outcome.seconds is not None, "it is predicted"
         return SteadyPace(outcome.seconds / setting.num_each, None, outcome.error)
     num_cells = problem.lists(setting).num_stages * setting.num_microbatches

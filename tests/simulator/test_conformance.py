@@ -436,8 +436,8 @@ SETTINGS = {
     "one pipeline, recompute": tuned("avgpipe", 4, 4, 1, 2, recompute_when="early"),
     "one pipeline, late recompute": tuned("avgpipe", 4, 4, 1, 2, recompute_when="late"),
     "reductions beside messages": tuned("chimera", 4, 4),
-    "three pipelines that do not slow each other": tuned("avgpipe", 4, 8, 3, 1),
-    "three pipelines that slow each other": tuned("avgpipe", 4, 2, 3, 1, recompute_when="early"),
+    "three pipelines that share links alone": tuned("avgpipe", 4, 8, 3, 1),
+    "three pipelines that share devices too": tuned("avgpipe", 4, 2, 3, 1, recompute_when="early"),
 }
 
 
@@ -447,7 +447,7 @@ def test_the_tuner_says_what_simpy_says_of_an_iteration_or_of_the_pace_of_pipeli
     lists = lower(setting.build())
     asked = Scenario(lists, problem.costs(setting), **CONDITIONS[feature])
     outcome, expected = evaluate_setting(problem, setting), predict_by_events(asked)
-    drifts = any(setting.num_pipelines * cost.utilisation > 1 for cost in asked.costs.stages)
+    drifts = setting.num_pipelines > 1  # all links here take time
     seconds = outcome.seconds * setting.num_pipelines
     if drifts:  # where messages go in another way, SimPy's own seeds lie 5 % apart
         assert seconds == pytest.approx(pace_s(lists, asked), rel=0.02 if asked.network == USUAL_NETWORK else 0.04)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.profiles.clusters import flat
+from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import repeat
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
@@ -120,3 +120,19 @@ def test_compiled_they_are_the_same_bit_for_bit(seed, monkeypatch):
         monkeypatch.setattr(machine_code, "BREAK_EVEN", break_even)
         ends_s.append(pipelines.ends_s(3, 4, 0.05))
     assert ends_s[0] == ends_s[1]
+
+
+@pytest.mark.parametrize("transfer_s", [0.5, 1.0, 2.0])
+def test_pipelines_that_share_no_device_time_but_a_link_drift_too(transfer_s):
+    """An iteration alone is F c F B c B; of two in lockstep, each message takes twice as long."""
+    stages = StageCost(1.0, 1.0, output_bytes=10, utilisation=0.5), StageCost(1.0, 1.0, utilisation=0.5)
+    pipelines = EqualPipelines(one_pipeline(2, 1, 2, 0), StageCosts(stages), flat(2, Link(0.0, 10 / transfer_s)))
+    assert pipelines.ends_s(2, 2) == [[4 + 4 * transfer_s, 8 + 8 * transfer_s]] * 2
+    assert pipelines.slow_each_other(2)
+    assert 0.99 * (4 + 2 * transfer_s) < pipelines.pace(2).seconds < 4 + 3 * transfer_s
+
+
+def test_pipelines_that_share_neither_device_time_nor_a_link_do_not_slow_each_other():
+    costs = StageCosts((StageCost(1.0, 1.0, output_bytes=10, utilisation=0.5),) * 2)
+    pipelines = EqualPipelines(one_pipeline(2, 1, 2, 0), costs, flat(2, Link(1.0)))
+    assert [pipelines.slow_each_other(number) for number in (1, 2, 3)] == [False, False, True]
