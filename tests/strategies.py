@@ -37,6 +37,7 @@ def random_costs(chance: Random, num_stages: int) -> StageCosts:
             optimizer_bytes=chance.randint(0, 1000),
             utilisation=chance.uniform(0.1, 1.0),
             working_bytes=chance.choice([0, chance.randint(0, 300)]),
+            output_gradient_bytes=chance.choice([None, 0, int(scale * chance.randint(0, 100))]),
         )
         for _ in range(num_stages)
     )

@@ -18,7 +18,7 @@ from pipesched.executor import ExecutionError, waiting_for
 from pipesched.executor.core import ModuleStage, Stage
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.models import Value, tensors_of, torch_dtype
+from pipesched.profiles.models import Value, gets_gradient, is_value, tensors_of, torch_dtype
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Message, Payload
 
@@ -77,6 +77,21 @@ class TensorShape:
 
     def __str__(self) -> str:
         return f"{self.dtype}, {self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class _EmulatedShape(TensorShape):
+    """The shape of an emulated activation of some bytes.
+
+    Attributes:
+        gradient_bytes: Bytes of the gradient.
+    """
+
+    gradient_bytes: int = 0
+
+    @property
+    def gradient(self) -> BoundaryShape:
+        return TensorShape((self.gradient_bytes,), torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -160,9 +175,17 @@ def described(value: object) -> str:
 
 def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[int, BoundaryShape]:
     """Return the shapes of emulated messages: the bytes in `costs`, but not more than `most_bytes`."""
+
+    def num_bytes(payload: Payload, stage: int) -> int:
+        return min(most_bytes, costs.message_bytes(Message(payload, stage, 0)))
+
     return {
-        index: TensorShape((min(most_bytes, costs.message_bytes(Message(Payload.ACTIVATION, index, 0))),), torch.uint8)
-        for index in range(costs.num_stages)
+        index: _EmulatedShape(
+            (num_bytes(Payload.ACTIVATION, index),),
+            torch.uint8,
+            gradient_bytes=num_bytes(Payload.GRADIENT, index + 1),
+        )
+        for index in range(costs.num_stages - 1)
     }
 
 
@@ -241,9 +264,10 @@ def _shape_of(index: int, y: object) -> BoundaryShape:
                 f"stage {index} gives {described(y)}, expected a tensor or a tuple of tensors, of floating-point, "
                 "integer or bool type; cut the model elsewhere"
             )
+    assert is_value(y), "as just checked"
     if isinstance(y, Tensor):
-        return _tensor_shape(y, requires_grad=y.is_floating_point())
-    return TupleShape(tuple(None if part is None else _tensor_shape(part, part.requires_grad) for part in parts))
+        return _tensor_shape(y, gets_gradient(y, y))
+    return TupleShape(tuple(None if part is None else _tensor_shape(part, gets_gradient(y, part)) for part in y))
 
 
 def _tensor_shape(tensor: Tensor, requires_grad: bool) -> TensorShape:

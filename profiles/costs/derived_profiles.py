@@ -127,6 +127,7 @@ def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasureme
         output_saved=False,
         output_is_input=False,
         working_bytes=cost.working_bytes or None,
+        output_gradient_bytes=cost.output_gradient_bytes,
     )
     if cost.backward_input_s is None or cost.backward_weight_s is None:
         return measured

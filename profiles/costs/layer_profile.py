@@ -397,7 +397,7 @@ def _working_bytes(measured: Sequence[LayerMeasurement], gathered: Sequence[int]
     """
     if not gathered and all(m.working_bytes is None for m in measured):
         return 0
-    handed = [*(m.output_bytes for m in measured[:-1]), 0]
+    handed = [*(m.said_output_gradient_bytes for m in measured[:-1]), 0]
     whole = gathered or [0] * len(measured)
     return working_bytes(
         [(m.working_bytes or 0) + sum(num_bytes) for m, *num_bytes in zip(measured, handed, whole, strict=True)],
@@ -424,6 +424,7 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         working_bytes=_working_bytes(measured),
         gradient_bytes=_gradient_bytes(layers),
         kept_gradient_bytes=sum(layer.kept_gradient_bytes for layer in layers),
+        output_gradient_bytes=measured[-1].output_gradient_bytes,
     )
     return _split_first(cost) if is_first else _split(cost, measured)
 
@@ -506,7 +507,7 @@ def _split_first(cost: StageCost) -> StageCost:
 
     The gradient of its output is kept until W, with all saved bytes.
     """
-    for_weight = cost.saved_bytes + cost.output_bytes
+    for_weight = cost.saved_bytes + cost.said("output_gradient_bytes")
     return replace(cost, backward_input_s=0.0, backward_weight_s=cost.backward_s, saved_for_weight_bytes=for_weight)
 
 

@@ -77,6 +77,7 @@ class LayerMeasurement:
         working_bytes: Peak memory of the backward besides its inputs, from the peak of a GPU's allocator; None on other
             devices, or if not measured.
         boundary: Storages of input and output, if one of the two has several tensors; empty for two single tensors.
+        output_gradient_bytes: Bytes of the gradient of the output, as a message (default: `output_bytes`).
     """
 
     microbatch_size: int
@@ -93,6 +94,12 @@ class LayerMeasurement:
     launch_s: float | None = None
     working_bytes: int | None = None
     boundary: tuple[BoundaryStorage, ...] = ()
+    output_gradient_bytes: int | None = None
+
+    @property
+    def said_output_gradient_bytes(self) -> int:
+        """Bytes of the gradient of the output; those of the output if no other number is given."""
+        return self.output_bytes if self.output_gradient_bytes is None else self.output_gradient_bytes
 
 
 class _Kept(NamedTuple):

@@ -188,7 +188,7 @@ def _parted(costs: Sequence[StageCost], parts: int) -> list[StageCost]:
 
     The output at a new cut has the bytes of the stage's output; in the last stage, the most bytes of any output.
     """
-    most_bytes = max(cost.output_bytes for cost in costs)
+    largest = max(costs, key=lambda cost: cost.output_bytes)
     stages = []
     for cost in costs:
         shares: dict[str, Any] = {}
@@ -196,6 +196,8 @@ def _parted(costs: Sequence[StageCost], parts: int) -> list[StageCost]:
             value = getattr(cost, name)
             shares[name] = value and (value // parts if isinstance(value, int) else value / parts)
         part = replace(cost, **shares)
-        stages += [replace(part, output_bytes=cost.output_bytes or most_bytes)] * (parts - 1)
+        like = cost if cost.output_bytes else largest
+        sizes = like.output_bytes, like.output_gradient_bytes
+        stages += [replace(part, output_bytes=sizes[0], output_gradient_bytes=sizes[1])] * (parts - 1)
         stages.append(part)
     return stages

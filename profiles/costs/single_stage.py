@@ -17,8 +17,8 @@ ADDED_UP = (
 )  # fmt: skip
 """The fields that are summed over neighbouring stages or layers of one stage."""
 OF_SAMPLES = (
-    "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "output_bytes", "working_bytes",
-    "saved_bytes", "saved_for_weight_bytes",
+    "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "output_bytes",
+    "output_gradient_bytes", "working_bytes", "saved_bytes", "saved_for_weight_bytes",
 )  # fmt: skip
 """The fields in proportion to the samples of a micro-batch."""
 
@@ -33,7 +33,7 @@ class StageCost:
         backward_input_s: Seconds of I, or None if unknown.
         backward_weight_s: Seconds of W, or None if unknown.
         step_s: Seconds of one optimizer step.
-        output_bytes: Bytes of the activation sent to the next stage, and of its gradient.
+        output_bytes: Bytes of the activation sent to the next stage, and by default of its gradient.
         saved_bytes: Bytes held from F to the end of B or I of one micro-batch, the stage's input included (M_B of
             arXiv:2401.10241).
         weight_bytes: Bytes of one version of the weights.
@@ -50,6 +50,8 @@ class StageCost:
         gradient_bytes: Bytes of the gradients from the first B or W to the Step (default: `weight_bytes`).
         unshard_s: Seconds of Unshard, a gather of sharded weights; F and B do not contain them.
         kept_gradient_bytes: Bytes of gradients that are held always; a part of `optimizer_bytes`.
+        output_gradient_bytes: Bytes of the gradient of the output (default: `output_bytes`); fewer if some tensors of
+            the output, such as masks, get no gradient.
     """
 
     forward_s: float
@@ -72,6 +74,7 @@ class StageCost:
     gradient_bytes: int | None = None
     unshard_s: float = 0.0
     kept_gradient_bytes: int = 0
+    output_gradient_bytes: int | None = None
 
     @property
     def whole_backward_s(self) -> float | None:
@@ -96,6 +99,8 @@ class StageCost:
                 return self.saved_bytes
             case "gradient_bytes":
                 return self.weight_bytes
+            case "output_gradient_bytes":
+                return self.output_bytes
         return None
 
     @property

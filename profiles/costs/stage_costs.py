@@ -14,7 +14,7 @@ from pipesched.profiles.costs.sample_work import SampleWork, TrainingRates
 from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost
 from pipesched.profiles.costs.spread import Variation
 from pipesched.schedules import Schedule, Yardstick
-from pipesched.schedules.ops import Average, Compute, Message, Overlap, Phase, Step, WorkOp
+from pipesched.schedules.ops import Average, Compute, Message, Overlap, Payload, Phase, Step, WorkOp
 from pipesched.schedules.weights import looks_ahead
 
 HEADER_BYTES = 8
@@ -25,6 +25,8 @@ _HALF_BYTES = 2
 @dataclass(frozen=True, slots=True)
 class Compression:
     """Activations and their gradients in half precision, after a header of 8 bytes.
+
+    Tensors that get no gradient, such as masks and integers, are not converted.
 
     Attributes:
         element_bytes: Bytes of an uncompressed element; elements of 2 bytes or fewer are not converted.
@@ -310,10 +312,21 @@ class StageCosts(CostSource):
         """Return the costs of a micro-batch of `share` of the samples, in proportion; a Step is unchanged."""
         return replace(self, stages=tuple(cost.scaled(share, OF_SAMPLES) for cost in self.stages))
 
+    def value_bytes(self, message: Message) -> int:
+        """Return the size of the value of `message`: of an activation, or of its gradient."""
+        cost = self.stages[message.origin]
+        if message.payload is Payload.ACTIVATION:
+            return cost.output_bytes
+        num_bytes: int = cost.said("output_gradient_bytes")
+        return num_bytes
+
     def message_bytes(self, message: Message) -> int:
         """Return the size of `message` in transit."""
-        num_bytes = self.stages[message.origin].output_bytes
-        return num_bytes if self.compression is None else self.compression.message_bytes(num_bytes)
+        num_bytes = self.value_bytes(message)
+        if self.compression is None:
+            return num_bytes
+        converted_bytes: int = min(num_bytes, self.stages[message.origin].said("output_gradient_bytes"))
+        return self.compression.message_bytes(converted_bytes) + num_bytes - converted_bytes
 
     def seconds(self, op: WorkOp, *, copies: bool = False) -> float:
         """Return the duration of `op` on an otherwise idle device of speed 1 [s]; arguments as in `pieces`.
@@ -390,7 +403,9 @@ class StageCosts(CostSource):
         if self.compression is None or op.phase in (Phase.RECOMPUTE, Phase.BACKWARD_WEIGHT):
             return 0.0
         ends = (op.stage - 1, op.stage if op.stage < len(self.stages) - 1 else -1)
-        return sum(self.compression.convert_s(self.stages[end].output_bytes) for end in ends if end >= 0)
+        return sum(
+            self.compression.convert_s(self.stages[end].said("output_gradient_bytes")) for end in ends if end >= 0
+        )
 
 
 def shared_slowdown(num_pipelines: int, utilisation: float) -> float:

@@ -86,6 +86,7 @@ class _Measurement(Record):
     launch_s: Seconds | None = None
     working_bytes: Bytes | None = None
     boundary: _Boundary = ()
+    output_gradient_bytes: Bytes | None = None
 
 
 class _Work(Record):

@@ -69,6 +69,7 @@ class _StageCost(Record):
     gradient_bytes: Bytes | None = None
     unshard_s: Seconds = 0.0
     kept_gradient_bytes: Bytes = 0
+    output_gradient_bytes: Bytes | None = None
 
 
 class _Stage(Record):

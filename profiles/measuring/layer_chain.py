@@ -26,7 +26,16 @@ from torch.autograd.graph import saved_tensors_hooks
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import BoundaryStorage, LayerMeasurement, LayerSplit
 from pipesched.profiles.measuring.equal_layers import ValueLayout, is_alike, short_chain, value_layout
-from pipesched.profiles.models import Model, Value, build_layers, draw_batch, is_value, mapped, tensors_of
+from pipesched.profiles.models import (
+    Model,
+    Value,
+    build_layers,
+    draw_batch,
+    gets_gradient,
+    is_value,
+    mapped,
+    tensors_of,
+)
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring.split_backward import Rest
@@ -408,18 +417,21 @@ class _Around(NamedTuple):
 
 def _layer_bytes(num_samples: int, around: _Around, saved: SavedTensors) -> LayerMeasurement:
     ins, outs = tensors_of(around.x), tensors_of(around.y)
+    output_bytes = sum(tensor.nbytes for tensor in outs)
+    gradient_bytes = sum(tensor.nbytes for tensor in outs if gets_gradient(around.y, tensor))
     return LayerMeasurement(
         microbatch_size=num_samples,
         forward_s=0.0,
         backward_s=0.0,
         input_bytes=sum(tensor.nbytes for tensor in ins),
-        output_bytes=sum(tensor.nbytes for tensor in outs),
+        output_bytes=output_bytes,
         output_storage_bytes=sum({address(tensor): storage_bytes(tensor) for tensor in outs}.values()),
         saved_bytes=around.other_bytes(saved),
         input_saved=saved.holds(*ins),
         output_saved=saved.holds(*outs),
         output_is_input=bool(outs) and {*map(address, ins)} >= {*map(address, outs)},
         boundary=around.boundary(saved),
+        output_gradient_bytes=None if gradient_bytes == output_bytes else gradient_bytes,
     )
 
 

@@ -24,6 +24,7 @@ from .torch_names import make_optimizer as make_optimizer
 from .torch_names import torch_dtype as torch_dtype
 from .values import Value as Value
 from .values import detached as detached
+from .values import gets_gradient as gets_gradient
 from .values import is_value as is_value
 from .values import mapped as mapped
 from .values import microbatch as microbatch

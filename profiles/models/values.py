@@ -25,6 +25,14 @@ def tensors_of(value: Value) -> list[Tensor]:
     return [tensor for tensor in value if tensor is not None]
 
 
+def gets_gradient(value: Value, tensor: Tensor) -> bool:
+    """Return whether the gradient of `tensor` crosses the boundary that `value`, with this tensor, has crossed.
+
+    A tensor alone gets a gradient even if nothing before the boundary learns from it.
+    """
+    return tensor.is_floating_point() if tensor is value else tensor.requires_grad
+
+
 def mapped(change: Callable[[Tensor], Tensor], value: Value) -> Value:
     """Return the value of the changed tensors."""
     if isinstance(value, Tensor):

@@ -226,7 +226,8 @@ def by_replicas(
     chain = []
     for index, layer in enumerate(profile.layers):
         cost = cost_of(index, index + 1)
-        chain.append(ChainLayer(cost.both_s, cost.output_bytes, layer.weight_bytes))
+        cut_bytes = (cost.output_bytes + cost.said("output_gradient_bytes")) / 2
+        chain.append(ChainLayer(cost.both_s, cut_bytes, layer.weight_bytes))
     order = sorted(range(num_devices), key=lambda device: cluster.devices[device].node)
     replicated = replicated_partition(
         chain,
@@ -339,13 +340,15 @@ def _straight(
     for index, (first, last) in enumerate(bounds):
         device = index % num_devices
         alone = _partitioned_stage(costs[index], first, last, held[device])
-        link = cluster.link((index - 1) % num_devices, device)
+        before = (index - 1) % num_devices
+        there_s = cluster.link(before, device).transfer_s(costs[index - 1].output_bytes)
+        back_s = cluster.link(device, before).transfer_s(costs[index - 1].said("output_gradient_bytes"))
         stages.append(
             replace(
                 alone,
                 devices=(device,),
                 compute_s=alone.compute_s / cluster.devices[device].speed,
-                transfer_s=2 * link.transfer_s(stages[-1].output_bytes) if stages else 0.0,
+                transfer_s=there_s + back_s if stages else 0.0,
             )
         )
     busy_s = (sum(stage.compute_s for stage in stages[device::num_devices]) for device in range(num_devices))

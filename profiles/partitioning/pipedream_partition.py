@@ -52,12 +52,12 @@ class ChainLayer:
 
     Attributes:
         seconds: Seconds of forward and backward of one micro-batch on a device of speed 1.
-        output_bytes: Bytes that cross a cut behind the layer, in each direction.
+        output_bytes: Bytes that cross a cut behind the layer, the mean of both directions.
         weight_bytes: Bytes of the layer's parameters; their gradients take as many bytes again.
     """
 
     seconds: float
-    output_bytes: int
+    output_bytes: float
     weight_bytes: int
 
 
@@ -233,7 +233,7 @@ class LayerSums:
         if prefixes is None:
             self.num_layers = len(layers)
             work_s, weights = (np.array([0.0, *accumulate(values)]) for values in (seconds, weight_bytes))
-            self._cut_bytes: Sequence[int] = [0, *(layer.output_bytes for layer in layers)]
+            self._cut_bytes: Sequence[float] = [0, *(layer.output_bytes for layer in layers)]
             is_stage = np.arange(self.num_layers + 1)[:, None] < np.arange(self.num_layers + 1)
         else:
             self.num_layers = len(prefixes.masks) - 1

@@ -61,7 +61,7 @@ class Message(NamedTuple):
 
     @property
     def origin(self) -> int:
-        """The stage whose output, or gradient of the output, this message carries; both have the same size."""
+        """The stage whose output, or gradient of the output, this message carries."""
         return self.stage if self.payload is Payload.ACTIVATION else self.stage - 1
 
 

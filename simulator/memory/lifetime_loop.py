@@ -16,8 +16,8 @@ F, B, I, W, R, LATE_R, SEND_F, SEND_B, RECV_F, RECV_B, STEP, AVERAGE, RESHARD, O
 
 (
     INPUT, SAVED, SAVED_FOR_WEIGHT, WORKING, WEIGHTS, OPTIMIZER, UPDATES, VERSION, GRADIENTS, RECEIVED, SENT,
-    SENT_SAVED, PASSED, PASSED_SAVED,
-) = range(14)  # fmt: skip
+    SENT_SAVED, PASSED, PASSED_SAVED, RECEIVED_GRADIENT, SENT_GRADIENT, PASSED_GRADIENT,
+) = range(17)  # fmt: skip
 """Numbers of the parts of a stage's bytes: see `lifetimes.Part`."""
 
 POOLED, AT_USE, PER_MICROBATCH, ACTIVATIONS = range(4)
@@ -285,11 +285,14 @@ def write_computations(  # noqa: C901 -- as above
         message = needed * num_microbatches + microbatches[i]
         stage = needed if needed < num_stages else needed - num_stages - 1
         if mode == PER_MICROBATCH:
-            parts[row], row_stages[row] = RECEIVED, stage
+            parts[row], row_stages[row] = RECEIVED if code == F else RECEIVED_GRADIENT, stage
             held_since[row], held_until[row] = ALWAYS, NEVER
             row += 1
         elif made_at[message] >= first and not first <= received[message] < last:
-            parts[row] = PASSED_SAVED if code == F and rebuilt_at[message] < first else PASSED
+            if code == F:
+                parts[row] = PASSED_SAVED if rebuilt_at[message] < first else PASSED
+            else:
+                parts[row] = PASSED_GRADIENT
             row_stages[row], held_since[row] = stage, 4 * made_at[message] + END
             held_until[row] = 4 * i + (START if code == F else OVER)
             row += 1
@@ -323,7 +326,9 @@ def write_others(  # noqa: C901 -- as above
             own = stage * num_microbatches + microbatches[i]
             message, stage = (own, stage) if code == SEND_F else (gradients + own, stage - 1)
             maker = made_at[message]
-            part = SENT_SAVED if code == SEND_F and maker >= first and rebuilt_at[own] < first else SENT
+            part = SENT if code == SEND_F else SENT_GRADIENT
+            if code == SEND_F and maker >= first and rebuilt_at[own] < first:
+                part = SENT_SAVED
             since = 4 * maker + END if maker >= first else 4 * i + POSTED
             if mode == PER_MICROBATCH:
                 until = 4 * i + END
@@ -332,7 +337,8 @@ def write_others(  # noqa: C901 -- as above
         elif code <= RECV_B and mode != PER_MICROBATCH:
             own = stage * num_microbatches + microbatches[i]
             user = used_at[own if code == RECV_F else gradients + own]
-            part, stage, since = RECEIVED, stage if code == RECV_F else stage - 1, 4 * i + POSTED
+            part, stage = (RECEIVED, stage) if code == RECV_F else (RECEIVED_GRADIENT, stage - 1)
+            since = 4 * i + POSTED
             if user >= first:
                 until = 4 * user + (START if code == RECV_F else OVER)
                 reader = rebuilt_at[own - num_microbatches] if code == RECV_B else -1

@@ -114,6 +114,9 @@ class Part(IntEnum):
     SENT_SAVED = 11
     PASSED = 12
     PASSED_SAVED = 13
+    RECEIVED_GRADIENT = 14
+    SENT_GRADIENT = 15
+    PASSED_GRADIENT = 16
 
 
 KIND_OF = np.array(
@@ -121,7 +124,7 @@ KIND_OF = np.array(
         KINDS.index(kind)
         for kind in (
             *("activations",) * 4, "weights", "optimizer", "updates", "weight_versions", "gradients", "receive_buffers",
-            *("send_buffers",) * 4,
+            *("send_buffers",) * 4, "receive_buffers", *("send_buffers",) * 2,
         )
     ]
 )  # fmt: skip
@@ -149,6 +152,8 @@ def part_bytes(costs: StageCosts, num_stages: int, buffers: Buffers = "pooled") 
         rows.append(sizes)
     weights, outputs = [cost.weight_bytes for cost in stages], [cost.output_bytes for cost in stages]
     messages = [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(num_stages)]
+    gradients = [Message(Payload.GRADIENT, stage + 1, 0) for stage in range(num_stages)]
+    sent_gradients = [costs.message_bytes(message) for message in gradients]
     rows += [[cost.working_bytes for cost in stages], weights, [cost.optimizer_bytes for cost in stages]]
     rows += [weights, weights, [cost.said("gradient_bytes") for cost in stages], messages]
     for sizes, is_own in ((messages, costs.compression is None), (outputs, True)):
@@ -156,7 +161,7 @@ def part_bytes(costs: StageCosts, num_stages: int, buffers: Buffers = "pooled") 
             sizes,
             [0 if cost.output_is_saved and is_own else size for cost, size in zip(stages, sizes, strict=True)],
         ]
-    return rows
+    return [*rows, sent_gradients, sent_gradients, [costs.value_bytes(message) for message in gradients]]
 
 
 def lifetimes(ops: OpColumns, num_stages: int, buffers: Buffers | None = "pooled") -> Lifetimes:

@@ -47,6 +47,7 @@ class StageRoom(NamedTuple):
         working: Working memory of B or I.
         outputs: Part of the output that is held until the next stage has used it.
         handed: Part of the gradient of the input that is held until the stage before has used it.
+        made: The output, with the part that the activations contain.
     """
 
     saved: int
@@ -57,6 +58,7 @@ class StageRoom(NamedTuple):
     working: int = 0
     outputs: int = 0
     handed: int = 0
+    made: int = 0
 
     @property
     def inside(self) -> int:
@@ -189,27 +191,28 @@ def _stage_room(schedule: Schedule, costs: StageCosts, stage: int) -> StageRoom:
     saved, kept, inputs = (
         activation_bytes(costs, part, stage) for part in (Part.SAVED, Part.SAVED_FOR_WEIGHT, Part.INPUT)
     )
-    gradient_bytes, is_sent = _gradient_bytes(schedule, costs, stage)
+    is_last = stage == schedule.num_stages - 1
+    is_sent = not is_last and schedule.homes[stage] != schedule.homes[stage + 1]
     is_held = not cost.output_is_saved or (is_sent and costs.compression is not None)
+    output_bytes = 0 if is_last else _held_bytes(schedule, costs, Message(Payload.ACTIVATION, stage, 0))
+    arriving = Message(Payload.GRADIENT, stage + 1, 0)
     return StageRoom(
         saved,
         kept,
         min(inputs, saved),
         cost.said("gradient_bytes"),
-        gradient_bytes if is_sent else 0,
+        _held_bytes(schedule, costs, arriving) if is_sent else 0,
         cost.working_bytes,
-        gradient_bytes if is_held else 0,
-        _gradient_bytes(schedule, costs, stage - 1)[0] if stage else 0,
+        output_bytes if is_held else 0,
+        _held_bytes(schedule, costs, Message(Payload.GRADIENT, stage, 0)) if stage else 0,
+        output_bytes,
     )
 
 
-def _gradient_bytes(schedule: Schedule, costs: StageCosts, stage: int) -> tuple[int, bool]:
-    """Return the bytes of the gradient of a stage's output, and whether another rank sends it; 0 of the last stage."""
-    if stage == schedule.num_stages - 1:
-        return 0, False
-    is_sent = schedule.homes[stage] != schedule.homes[stage + 1]
-    message = Message(Payload.GRADIENT, stage + 1, 0)
-    return costs.message_bytes(message) if is_sent else costs.stages[stage].output_bytes, is_sent
+def _held_bytes(schedule: Schedule, costs: StageCosts, message: Message) -> int:
+    """Return the bytes of a message between two ranks, or of its value within a rank."""
+    is_sent = schedule.homes[message.stage] != schedule.homes[message.receiver]
+    return costs.message_bytes(message) if is_sent else costs.value_bytes(message)
 
 
 def _counted_room(costs: StageCosts, limits: tuple[int, ...]) -> ActivationRoom:

@@ -83,11 +83,10 @@ def _messages(problem: OrderProblem) -> dict[str, Sequence[int]]:
         user_stage = stage + 1 if is_forward else stage - 1
         user = used.get((is_forward, user_stage))
         if user is not None:
-            users[maker], sent[maker] = user, rooms[stage].handed
-            if is_forward:
-                is_rebuilt = Compute(Phase.RECOMPUTE, stage, 0) in problem.index_of
-                sent[maker] = rooms[stage + 1].handed if is_rebuilt else rooms[stage].outputs
-            received[user] = rooms[min(stage, user_stage)].arriving
+            users[maker], size = user, rooms[stage].made if is_forward else rooms[stage].handed
+            is_kept = is_forward and Compute(Phase.RECOMPUTE, stage, 0) not in problem.index_of
+            sent[maker] = rooms[stage].outputs if is_kept else size
+            received[user] = size if kinds[maker].rank != kinds[user].rank else 0
     makers = [[kind for kind in of_rank if sent[kind]] for of_rank in problem.of_rank]
     return {
         "users": users,

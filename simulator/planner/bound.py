@@ -199,17 +199,19 @@ class _Copy:
 
     def _crossing_s(self, stage: int) -> float:
         """Return the time of an activation from a stage to the next."""
-        return self._message_s(self.form.homes[stage][0], self.form.homes[stage + 1][0], stage)
+        message = Message(Payload.ACTIVATION, stage, 0)
+        return self._message_s(self.form.homes[stage][0], self.form.homes[stage + 1][0], message)
 
     def _return_s(self, stage: int) -> float:
         """Return the time of its gradient on the way back, over a link that may be another."""
-        return self._message_s(self.form.homes[stage + 1][0], self.form.homes[stage][0], stage)
+        message = Message(Payload.GRADIENT, stage + 1, 0)
+        return self._message_s(self.form.homes[stage + 1][0], self.form.homes[stage][0], message)
 
-    def _message_s(self, source: int, target: int, stage: int) -> float:
+    def _message_s(self, source: int, target: int, message: Message) -> float:
         if source == target:
             return 0.0
         ends = self.devices[source], self.devices[target]
-        num_bytes = self.costs.message_bytes(Message(Payload.ACTIVATION, stage, 0))
+        num_bytes = self.costs.message_bytes(message)
         hand_over = self.cluster.hand_over_s(*ends, num_bytes)
         return self.cluster.link(*ends).transfer_s(num_bytes) + hand_over.send_s + hand_over.receive_s
 

@@ -40,8 +40,9 @@ class CutBounds:
         there_s: Seconds of the way of a forward through all layers before layer 0, 1, ..
         back_s: Seconds of the way of a backward likewise; 0 where a rank does not wait for the way back.
         steps_s: Seconds of the Steps of these layers at most, which a rank does during the way back.
-        hops_s: Seconds of a message behind each stage, if layer 0, 1, .. were the first of the next stage; nothing
+        hops_s: Seconds of an activation behind each stage, if layer 0, 1, .. were the first of the next stage; nothing
             where no message is sent, or no way counts.
+        returns_s: Seconds of its gradient likewise.
         hidden: Share of the shorter direction's work that may hide behind the other's.
     """
 
@@ -50,15 +51,17 @@ class CutBounds:
     back_s: Sequence[float]
     steps_s: Sequence[float]
     hops_s: Sequence[Sequence[float]]
+    returns_s: Sequence[Sequence[float]]
     hidden: float = 0.0
 
     def of_all(self, layers: Layers) -> list[float]:
         """Return the least seconds of each rank, and then of each channel."""
-        ends, shown, hop_s = (0, *accumulate(layers)), 1 - self.hidden, 0.0
+        ends, shown, hop_s, return_s = (0, *accumulate(layers)), 1 - self.hidden, 0.0, 0.0
         bounds_s, ways_s, is_back, steps_s = [], [], self.back_s[-1] > 0, self.steps_s
-        for end, next_end, hops_s in zip(ends, ends[1:], self.hops_s, strict=False):
-            ways_s.append((hop_s + self.there_s[end], hop_s * is_back + self.back_s[end]))
+        for end, next_end, hops_s, returns_s in zip(ends, ends[1:], self.hops_s, self.returns_s, strict=False):
+            ways_s.append((hop_s + self.there_s[end], return_s * is_back + self.back_s[end]))
             hop_s += hops_s[next_end] if hops_s else 0.0
+            return_s += returns_s[next_end] if returns_s else 0.0
         for stages in self.work.ranks:  # written out, as it is asked most
             seconds = stepped_s = 0.0
             for stage, sums in stages:

@@ -148,7 +148,7 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
     columns = lists.columns
     is_asynchronous = lists.ranks_per_device > 1 or runs_without_flush(lists)
     ranks = _sums_of_ranks(lists, alone.stages, cluster)
-    channels, hops_s = _sums_of_channels(lists, alone, cluster, has_way=not is_asynchronous)
+    channels, hops_s, returns_s = _sums_of_channels(lists, alone, cluster, has_way=not is_asynchronous)
     mean_s = math.fsum(sums[-1] for of_rank in ranks for _, sums in of_rank[:1]) / max(1, len(ranks)) ** 2
     busy = (of for of in channels if math.fsum(max(seconds) for _, seconds in of) > mean_s)
     work = RankWork(lists.num_stages, ranks, tuple(dict.fromkeys(busy)))
@@ -163,7 +163,7 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
         )
     )
     hidden = alone.overlap / 2 if columns.num_overlaps else 0.0
-    return CutBounds(work, there_s, back_s, steps_s, hops_s, hidden)
+    return CutBounds(work, there_s, back_s, steps_s, hops_s, returns_s, hidden)
 
 
 def _sums_of_ranks(
@@ -191,8 +191,8 @@ def _sums_of_ranks(
 
 def _sums_of_channels(
     lists: Schedule, alone: StageCosts, cluster: Cluster, *, has_way: bool
-) -> tuple[list[tuple[tuple[int, tuple[float, ...]], ...]], list[list[float]]]:
-    """Return the time of the messages of channels, and of hops on the way through the stages, by the boundary layer.
+) -> tuple[list[tuple[tuple[int, tuple[float, ...]], ...]], list[list[float]], list[list[float]]]:
+    """Return the time of the messages of channels, and of hops and returns, by the boundary layer, as in `CutBounds`.
 
     Args:
         lists: The lists, lowered.
@@ -201,22 +201,28 @@ def _sums_of_channels(
         has_way: Whether each micro-batch goes through all stages within the run.
     """
     begins, codes, stages, _, peers = lists.columns.in_lists
+    payloads = {op_cells.SEND_F: Payload.ACTIVATION, op_cells.SEND_B: Payload.GRADIENT}
     sent = Counter(
-        (rank, peers[cell], stages[cell] - (codes[cell] == op_cells.SEND_B))
+        (rank, peers[cell], Message(payloads[codes[cell]], stages[cell], 0))
         for rank, (begin, end) in enumerate(pairwise(begins))
         for cell in range(begin, end)
-        if codes[cell] in (op_cells.SEND_F, op_cells.SEND_B)
+        if codes[cell] in payloads
     )
     channels: dict[tuple[int, int], list[tuple[int, tuple[float, ...]]]] = {}
-    hops_s: list[list[float]] = [[] for _ in range(lists.num_stages)]
-    sizes = [alone.message_bytes(Message(Payload.ACTIVATION, layer, 0)) for layer in range(len(alone.stages))]
-    for (rank, peer, stage), num_sent in sorted(sent.items(), key=lambda item: item[0][2]):
+    hops_s: dict[Payload, list[list[float]]] = {payload: [[] for _ in range(lists.num_stages)] for payload in Payload}
+    layers = range(len(alone.stages))
+    sizes_of = {
+        Payload.ACTIVATION: [alone.message_bytes(Message(Payload.ACTIVATION, layer, 0)) for layer in layers],
+        Payload.GRADIENT: [alone.message_bytes(Message(Payload.GRADIENT, layer + 1, 0)) for layer in layers],
+    }
+    for (rank, peer, message), num_sent in sorted(sent.items(), key=lambda item: item[0][2].origin):
         link = cluster.link(lists.rank_to_device[rank], lists.rank_to_device[peer])
+        stage, sizes = message.origin, sizes_of[message.payload]
         seconds = (0.0, *(num_sent * link.occupied_s(size) for size in sizes))
         channels.setdefault((rank, peer), []).append((stage, seconds))
         if has_way and len(lists.replicas(stage)) == 1:
-            hops_s[stage] = [0.0, *(link.transfer_s(size) for size in sizes)]
-    return [*map(tuple, channels.values())], hops_s
+            hops_s[message.payload][stage] = [0.0, *(link.transfer_s(size) for size in sizes)]
+    return [*map(tuple, channels.values())], hops_s[Payload.ACTIVATION], hops_s[Payload.GRADIENT]
 
 
 _SECONDS = {

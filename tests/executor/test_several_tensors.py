@@ -1,5 +1,6 @@
 """Chains whose stages pass several tensors on, against the model in one piece, in float64."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,17 +9,20 @@ from torch import nn
 
 from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.core import check_finite
-from pipesched.executor.launch import Measure, RunSpec, Train
+from pipesched.executor.launch import Measure, RunSpec, Train, job_to_json
 from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.runs.measuring_job import whole_model_losses
 from pipesched.executor.training.batches import step_seed
 from pipesched.executor.transport import LocalTransport
+from pipesched.profiles.costs import Compression
+from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.models import build_layers
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
+from pipesched.schedules.ops import Message, Payload
 from pipesched.schedules.transforms import ScheduleSpec, recompute
 from tests.executor import tuple_models
-from tests.executor.job_sequence_ranks import run_together
+from tests.executor.job_sequence_ranks import run_module, run_together
 from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_equal, even_bounds
 from tests.schedules.edits import without_steps
 
@@ -116,7 +120,8 @@ STEPS, BATCH = 3, 8
 
 
 def training(name, **given):
-    schedule = ScheduleSpec(name=name, num_ranks=2, num_microbatches=4, recompute=given.pop("recompute", None))
+    num_ranks, recomputed = given.pop("num_ranks", 2), given.pop("recompute", None)
+    schedule = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4, recompute=recomputed)
     bounds = even_bounds(4, schedule.run(STEPS).lists(STEPS).num_stages)
     return RunSpec(
         job=Train(schedule_spec=schedule, num_steps=STEPS, batch_size=BATCH), bounds=bounds, dtype="float64",
@@ -168,6 +173,28 @@ def test_processes_that_exchange_several_tensors_train_as_the_whole_model(tmp_pa
     local = train_locally(training_of(jobs["compressed"]))
     assert losses["compressed"] == pytest.approx([scores.loss for scores in local.steps], rel=1e-12)
     assert losses["compressed"] != pytest.approx(losses["1f1b"], rel=1e-9)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("compression", [None, "half"])
+def test_the_bytes_of_messages_are_those_that_a_profile_predicts(compression, tmp_path):
+    """A message pads each tensor to 16 bytes; here only the 8 bytes before a compressed tensor are padded."""
+    name = "tests.executor.tuple_models:masked_tokens:layers=4"
+    spec = training("1f1b", model=name, num_ranks=3, compression=compression)
+    (tmp_path / "job.json").write_text(job_to_json(spec))
+    sent = [json.loads(said.splitlines()[-1]) for said in run_module("tests.executor.message_bytes_ranks", 3, tmp_path)]
+    settings = ProfilerSettings(microbatch_sizes=(2,), repeats=1, warmup=1, dtype=torch.float64)
+    costs = profile_model(tuple_models.masked_tokens(layers=4), settings).costs_of_layers(spec.bounds)
+    costs = replace(costs, compression=compression and Compression(element_bytes=8))
+    hidden, others = 2 * 8 * 16 * 8, 2 * 8 + 2 * 8 * 8
+    hidden, padding = (hidden, 0) if compression is None else (8 + hidden // 4, 8)
+    for rank in (0, 1):
+        there, back = (
+            costs.message_bytes(Message(payload, rank + (payload is Payload.GRADIENT), 0)) for payload in Payload
+        )
+        assert (there, back) == (hidden + others, hidden)
+        assert sent[rank][str(rank + 1)] == [there + padding] * 4 * STEPS
+        assert sent[rank + 1][str(rank)] == [back + padding] * 4 * STEPS
 
 
 def test_held_out_samples_of_several_tensors_are_scored():

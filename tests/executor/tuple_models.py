@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipesched.profiles.models import Model
+from pipesched.profiles.models import Model, trace_model
 from pipesched.profiles.models.mlp import mlp
 from tests.executor.models import WIDTH
 
@@ -207,3 +207,28 @@ def carried(layers: int, width: int):
     """Carry a mask that every layer keeps, and a tensor that only the last one keeps."""
     masked = [partial(Masked, width, is_first=index == 0) for index in range(layers - 1)]
     return of("carried", [*masked, partial(Skipped, width)], batch=mlp(width).batch)
+
+
+class MaskedTokens(nn.Module):
+    """A module to trace: a mask (bool) and the tokens (int64) cross every cut beside the hidden state."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.table = nn.Embedding(8, 16)
+        self.blocks = nn.ModuleList([nn.Linear(16, 16) for _ in range(layers)])
+
+    def forward(self, tokens):
+        x, is_padding = self.table(tokens), (tokens == 0).unsqueeze(-1)
+        for block in self.blocks:
+            x = x + block(x).masked_fill(is_padding, 0.0) * tokens.unsqueeze(-1)
+        return x.mean(1)
+
+
+def masked_tokens(layers: int):
+    """Trace `MaskedTokens`, for samples of 8 tokens."""
+
+    def batch(num_samples, seed):
+        random = torch.Generator().manual_seed(seed)
+        return torch.randint(8, (num_samples, 8), generator=random), torch.randn(num_samples, 16, generator=random)
+
+    return trace_model("masked_tokens", MaskedTokens(layers - 1), functional.mse_loss, batch)

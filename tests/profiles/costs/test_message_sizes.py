@@ -36,6 +36,17 @@ def test_f_b_and_i_convert_what_comes_in_and_what_goes_out_at_both_ends():
     assert costs(Compression(2, 400.0)).seconds(forward(1, 0)) == costs(Compression()).seconds(forward(1, 0)) == 1.0
 
 
+def test_bytes_without_a_gradient_go_one_way_and_are_not_compressed():
+    """An output of 400 bytes with a mask of 100; only the other 300 are halved and converted, at 400 bytes/s."""
+    stages = (StageCost(1.0, 1.0, output_bytes=400, output_gradient_bytes=300), StageCost(1.0, 1.0))
+    there, back = Message(Payload.ACTIVATION, 0, 0), Message(Payload.GRADIENT, 1, 0)
+    for compression, expected in ((None, [400, 300]), (Compression(4, 400.0), [8 + 150 + 100, 8 + 150])):
+        costs = StageCosts(stages, compression=compression)
+        assert [costs.message_bytes(message) for message in (there, back)] == expected
+        assert [costs.value_bytes(message) for message in (there, back)] == [400, 300]
+    assert [costs.seconds(op) for op in (forward(0, 0), backward(1, 0))] == [1.75, 1.75]
+
+
 def test_one_micro_batch_through_three_stages():
     """Forwards 2 + 4 + 3, backwards 4 + 5 + 3, and 208 and 408 bytes twice each at 104 bytes/s; R converts nothing."""
     cluster = flat(3, Link(0.0, 104.0))

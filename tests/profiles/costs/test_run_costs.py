@@ -84,12 +84,13 @@ def test_more_stages_are_refused_unless_stages_may_be_split():
 def test_a_split_stage_hands_on_what_it_hands_on_whole():
     costs = replace(runs(WORK, WORK), splits_stages=True)
     stages = [
-        replace(stage, profiled=StageCost(0.0, output_bytes=num))
+        replace(stage, profiled=StageCost(0.0, output_bytes=num, output_gradient_bytes=num and 3))
         for stage, num in zip(costs.stages, (8, 0), strict=True)
     ]
     parts = replace(costs, stages=tuple(stages)).stage_costs(build("interleaved", 2, 2, 2)).stages
 
     assert [part.output_bytes for part in parts] == [8, 8, 8, 0]
+    assert [part.output_gradient_bytes for part in parts] == [3, 3, 3, 0]
 
 
 def test_stages_that_do_not_divide_are_refused():

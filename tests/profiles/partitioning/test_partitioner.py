@@ -108,6 +108,16 @@ def test_several_stages_of_a_device_take_turns():
     assert [stage.transfer_s for stage in partitioned.stages] == [0.0] + [2 * (0.5 + 10 / 10.0)] * 3
 
 
+def test_a_gradient_smaller_than_its_activation_takes_its_own_transfer():
+    model = made([(1, 0, 0)] * 2)
+    first = replace(model.layers[0].measurements[0], output_gradient_bytes=4)
+    model = replace(model, layers=(replace(model.layers[0], measurements=(first,)), model.layers[1]))
+    timed = by_time(model, 1, Cluster((Device(),) * 2, Link(0.5, 10.0)), 2)
+    assert timed.stages[1].transfer_s == (0.5 + 10 / 10) + (0.5 + 4 / 10)
+    replicated = by_replicas(model, 1, Cluster((Device(),) * 2, Link(0.0, 10.0)), 2, straight=True)
+    assert replicated.stages[1].transfer_s == pytest.approx((10 + 4) / 10)
+
+
 def test_replicas_are_planned_on_the_levels_of_the_cluster():
     node = Cluster((Device(),) * 4, Link(0.0, 8.0), Link(0.0, 2.0))
     two = of_nodes(node, 2)

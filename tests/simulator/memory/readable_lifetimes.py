@@ -17,6 +17,7 @@ from pipesched.schedules.ops import (
     Message,
     Op,
     Overlap,
+    Payload,
     Phase,
     Recv,
     Reduce,
@@ -155,6 +156,14 @@ def activation_bytes(costs: StageCosts, part: Part, stage: int) -> int:
             return cost.saved_bytes
         case Part.SAVED_FOR_WEIGHT:
             return cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
+
+
+def value_bytes(costs: StageCosts, message: Message) -> int:
+    """Return the bytes of an activation, or of its gradient, on one rank."""
+    cost = costs.stages[message.origin]
+    if message.payload is Payload.ACTIVATION or cost.output_gradient_bytes is None:
+        return cost.output_bytes
+    return cost.output_gradient_bytes
 
 
 _Parts: TypeAlias = Sequence[tuple[Compute, TimedOp]]
@@ -313,7 +322,7 @@ def _pooled_buffers(
     made = _made(parts)
     for message, until in taken.items():  # not received, so made on this rank
         if message in made and message not in kept:
-            yield Lifetime("send_buffers", costs.stages[message.origin].output_bytes, made[message], until)
+            yield Lifetime("send_buffers", value_bytes(costs, message), made[message], until)
 
 
 def _outputs(

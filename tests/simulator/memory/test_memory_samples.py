@@ -15,6 +15,7 @@ from pipesched.schedules.ops import Compute, Overlap, Phase, Step, backward, bac
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast import simulate_arrays
 from pipesched.simulator.memory.memory_samples import KINDS, memory, over_capacity, peak_memory
 from tests.properties import examples
 from tests.schedules.hand_schedules import replicated, v_shaped
@@ -61,6 +62,27 @@ def test_two_stages_hold_what_was_worked_out_by_hand():
             [(0.0, 0), (4.5, 10), (7.5, 20)],
         ),
     }
+
+
+def test_a_gradient_smaller_than_its_activation_takes_its_own_bytes():
+    costs = StageCosts((replace(TWO.stages[0], output_gradient_bytes=3), TWO.stages[1]))
+    schedule = build("1f1b", 2, 2)  # at the times above
+    samples = memory(simulate_lists(schedule, costs, CLUSTER), costs, schedule)
+    assert [bytes_over_time(samples, rank, "receive_buffers") for rank in (0, 1)] == [
+        [(0.0, 0), (1.0, 3), (2.0, 6), (7.0, 3), (10.0, 0)],
+        [(0.0, 20), (1.5, 10), (4.5, 0)],
+    ]
+    assert [bytes_over_time(samples, rank, "send_buffers") for rank in (0, 1)] == [
+        [(0.0, 0), (1.0, 10), (2.0, 20), (5.0, 10), (8.0, 0)],
+        [(0.0, 0), (4.5, 3), (7.5, 6)],
+    ]
+    # weights, gradients, optimizer, activations, and on rank 0 after B0 the output that B1 has not answered and the
+    # buffer of the second gradient; on rank 1 during B1 the gradient of B0
+    peaks = {device: peak.total_bytes for device, peak in peak_memory(samples).items()}
+    assert peaks == {0: 2 * 1000 + 1 + 100 + 10 + 3, 1: 2 * 2000 + 2 + 200 + 3}
+    for evaluate in (simulate_lists, simulate_arrays):
+        timeline = evaluate(build("naive", 2, 1), costs, flat(2, Link(0.5, bandwidth_bytes_per_s=10)))
+        assert timeline.makespan_s == pytest.approx(1 + (0.5 + 1) + 1 + 2 + (0.5 + 0.3) + 2 + 1, rel=1e-12)
 
 
 def test_a_buffer_at_use_is_there_while_a_backward_uses_it_and_never_for_a_forward_whose_input_it_becomes():

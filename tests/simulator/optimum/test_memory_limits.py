@@ -86,6 +86,7 @@ def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found
                 saved_bytes=draw.randint(2, 6),
                 weight_bytes=draw.randint(0, 6),
                 output_bytes=draw.randint(0, 2),
+                output_gradient_bytes=draw.randint(0, 2),
                 working_bytes=draw.randint(0, 5),
                 step_s=draw.choice([0.0, 0.5]),
             )
@@ -130,6 +131,7 @@ def test_with_recomputation_by_choice_what_is_found_fits_and_none_that_fits_is_b
                 saved_bytes=draw.randint(3, 8),
                 weight_bytes=draw.randint(0, 4),
                 output_bytes=draw.randint(1, 3),
+                output_gradient_bytes=draw.randint(0, 3),
                 working_bytes=draw.randint(0, 5),
                 output_is_saved=bool(seed % 2),
             )
