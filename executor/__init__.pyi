@@ -21,6 +21,7 @@ from .settings import LAST_STACKS as LAST_STACKS
 from .settings import LAUNCHER_S as LAUNCHER_S
 from .settings import PAUSE_SIGNALS as PAUSE_SIGNALS
 from .settings import PAUSED as PAUSED
+from .settings import RATES_WITH_END as RATES_WITH_END
 from .settings import STACKS as STACKS
 from .settings import START_S as START_S
 from .settings import STOP_SIGNALS as STOP_SIGNALS
@@ -29,11 +30,13 @@ from .settings import EmulationSettings as EmulationSettings
 from .settings import FaultSettings as FaultSettings
 from .settings import How as How
 from .settings import LayerSettings as LayerSettings
+from .settings import LearningSettings as LearningSettings
 from .settings import NumberSettings as NumberSettings
 from .settings import Repetitions as Repetitions
 from .settings import RunSettings as RunSettings
 from .settings import TransportKind as TransportKind
 from .settings import cut_fault as cut_fault
 from .settings import epsilon_fault as epsilon_fault
+from .settings import learning_faults as learning_faults
 from .settings import stream_fault as stream_fault
 from .settings import uses_streams as uses_streams

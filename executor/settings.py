@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
 from pipesched.schedules import PredictionRule
-from pipesched.schedules.common import LONGEST_S, Description, shown
+from pipesched.schedules.common import LONGEST_S, Counts, Description, shown, tuple_of
 
 How: TypeAlias = Literal["sleep", "busy"]
 """A sleeping emulated stage leaves its core to others; a busy one keeps it."""
 
 TransportKind: TypeAlias = Literal["auto", "processes", "streams"]
 """A process per rank, or all ranks in one process, each on a stream of its GPU."""
+
+RateSchedule: TypeAlias = Literal["constant", "step", "cosine", "linear", "polynomial"]
+"""Schedules of the learning rate in torch.optim.lr_scheduler; step is MultiStepLR."""
 
 Averaging: TypeAlias = Literal["asynchronous", "synchronous"]
 """Forms of elastic averaging, as in executor.core.elastic_averager."""
@@ -171,6 +175,106 @@ class RunSettings(LayerSettings):
             "Folder for the parameters of every stage after the last run; none: nothing is saved.", has_option=False
         ),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class LearningSettings:
+    """The settings of the optimizer over the steps of a training run."""
+
+    panel: ClassVar[str] = "Optimizer"
+
+    weight_decay: Annotated[
+        float | None, Description("Weight decay (default: PyTorch's: 0.01 for adamw, else 0).", least=0.0, most=1e308)
+    ] = None
+    is_nesterov: Annotated[bool, Description("Nesterov's momentum, with optimizer momentum.")] = False
+    lr_schedule: Annotated[
+        RateSchedule, Description("Schedule of the learning rate, over the optimizer steps of the run.")
+    ] = "constant"
+    lr_milestones: Annotated[
+        Counts | None,
+        Description(
+            "Steps after which schedule step multiplies the learning rate by `lr_factor`.", least=1, most=_MOST
+        ),
+    ] = None
+    lr_factor: Annotated[
+        float | None, Description("Factor at each milestone (default: 0.1).", least=0.0, most=1e308)
+    ] = None
+    lr_end: Annotated[
+        float | None,
+        Description(
+            "Final over first learning rate, of schedules cosine and linear (default: 0).", least=0.0, most=1.0
+        ),
+    ] = None
+    lr_power: Annotated[
+        float | None, Description("Power of schedule polynomial (default: 1).", least=0.0, most=1e3)
+    ] = None
+    lr_warmup: Annotated[
+        int,
+        Description(
+            "First steps, in which the learning rate grows linearly, before its schedule.", least=0, most=_MOST
+        ),
+    ] = 0
+    lr_steps: Annotated[
+        int | None,
+        Description(
+            "Steps after which schedules cosine, linear and polynomial end, with warm-up (default: the run's).",
+            least=1,
+            most=_MOST,
+        ),
+    ] = None
+
+
+RATES_WITH_END: tuple[RateSchedule, ...] = ("cosine", "linear", "polynomial")
+"""Schedules of the learning rate that end after a number of steps."""
+_RATE_FIELDS: dict[str, tuple[RateSchedule, ...]] = {
+    "lr_milestones": ("step",),
+    "lr_factor": ("step",),
+    "lr_end": ("cosine", "linear"),
+    "lr_power": ("polynomial",),
+    "lr_steps": RATES_WITH_END,
+}
+"""Schedules of the learning rate that have each setting."""
+
+
+def learning_faults(settings: LearningSettings, optimizer: str, num_steps: int) -> Iterator[str]:
+    """Yield the settings that contradict another; arguments to change stand in backticks.
+
+    Args:
+        settings: Settings, each of them valid.
+        optimizer: Name in `OPTIMIZERS`.
+        num_steps: Optimizer steps of the run.
+    """
+    schedule, warmup = settings.lr_schedule, settings.lr_warmup
+    if settings.is_nesterov and optimizer != "momentum":
+        yield f"is_nesterov: got True with optimizer {optimizer}, expected momentum; add `optimizer=momentum`"
+    for name, schedules in _RATE_FIELDS.items():
+        value = getattr(settings, name)
+        if value is not None and schedule not in schedules:
+            got = ",".join(map(shown, tuple_of(value))) if name == "lr_milestones" else shown(value)
+            expected = " or ".join(schedules)
+            yield f"{name}: got {got} with schedule {schedule}, expected {expected}; try `lr_schedule={schedules[0]}`"
+    if schedule == "step":
+        yield from _milestone_faults(settings)
+    if schedule not in RATES_WITH_END:
+        return
+    length = settings.lr_steps or num_steps
+    if warmup >= length:
+        yield f"lr_warmup: got {warmup}, expected fewer than the {length} steps of schedule {schedule}; try fewer"
+    if schedule == "cosine" and length < num_steps:
+        yield (
+            f"lr_steps: got {length}, expected at least the {num_steps} steps of the run, as a cosine rises again "
+            "after its end; leave it out"
+        )
+
+
+def _milestone_faults(settings: LearningSettings) -> Iterator[str]:
+    milestones, warmup = tuple_of(settings.lr_milestones or ()), settings.lr_warmup
+    if not milestones:
+        yield "lr_milestones: got none with schedule step, expected steps; try `lr_milestones=30,60`"
+    elif any(later <= earlier for earlier, later in pairwise(milestones)):
+        yield f"lr_milestones: got {','.join(map(shown, milestones))}, expected steps that increase; sort them"
+    elif milestones[0] <= warmup:
+        yield f"lr_milestones: got {milestones[0]}, expected more than the {warmup} steps of warm-up; try later ones"
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined

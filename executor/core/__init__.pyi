@@ -41,6 +41,7 @@ from .stage import ModuleStage as ModuleStage
 from .stage import OnLoss as OnLoss
 from .stage import Stage as Stage
 from .stage import loss_fault as loss_fault
+from .stage_building import LearningRun as LearningRun
 from .stage_building import attach_averagers as attach_averagers
 from .stage_building import build_stages as build_stages
 from .stage_building import check_fits as check_fits

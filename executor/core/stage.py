@@ -16,6 +16,7 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core.elastic_averager import ElasticAverager
 from pipesched.executor.core.gradients import Clipping, GradientMean, SquaredNorm, StageTies, Term, buckets
 from pipesched.executor.core.layer_rng import LayerGenerators
+from pipesched.executor.core.learning_rate import LearningRate
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import (
     ModuleState,
@@ -169,6 +170,7 @@ class ModuleStage(Stage):
         on_step: Called with the version that each Step has made.
         clipping: Clipping of the gradients, where a sum of norms precedes the Step.
         ties: The parameters that stages share, where a sum of their gradients precedes the Step.
+        learning_rate: Changes the learning rate of the optimizer after a Step; None for a constant rate.
 
     Attributes:
         averager: Moves the weights towards a reference model, or None without one.
@@ -191,6 +193,7 @@ class ModuleStage(Stage):
         on_step: Callable[[int], None] | None = None,
         clipping: Clipping = Clipping(),  # noqa: B008 -- frozen
         ties: StageTies = StageTies(),  # noqa: B008 -- frozen
+        learning_rate: LearningRate | None = None,
     ) -> None:
         self.module = module
         self.weights = weights
@@ -204,6 +207,7 @@ class ModuleStage(Stage):
         self._on_step = on_step
         self._clipping = clipping
         self._ties = ties
+        self.learning_rate = learning_rate
         self.averager: ElasticAverager | None = None
         self.first_reference: Sequence[Tensor] | None = None
         self.first_microbatch = 0
@@ -271,6 +275,8 @@ class ModuleStage(Stage):
         if self.averager is not None:
             self.averager.remember()
         self.weights.step(self.optimizer)
+        if self.learning_rate is not None:
+            self.learning_rate.end_step()
         if self._on_step is not None:
             self._on_step(self.weights.version)
 

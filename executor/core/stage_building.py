@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pipesched.executor import Averaging, ExecutionError, RunSettings, cut_fault, epsilon_fault
+from pipesched.executor import Averaging, ExecutionError, LearningSettings, RunSettings, cut_fault, epsilon_fault
 from pipesched.executor.core.elastic_averager import ElasticAverager, Pool
 from pipesched.executor.core.gradients import Clipping, GradientMean, StageTies, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
+from pipesched.executor.core.learning_rate import LearningRate
 from pipesched.executor.core.schedule_queries import is_flushed, stage_ops
 from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
 from pipesched.executor.core.weight_predictor import Predictor
@@ -40,6 +43,28 @@ from pipesched.schedules.ops import Compute, Phase, Step, Summed
 from pipesched.schedules.weights import Use, uses
 
 
+@dataclass(frozen=True, slots=True)
+class LearningRun:
+    """The optimizer over the steps of a training run.
+
+    Attributes:
+        settings: The schedule of the learning rate, the weight decay and the kind of momentum.
+        num_steps: Steps of the run.
+        microbatches_per_step: Micro-batches of a step, per pipeline if several pipelines are averaged.
+    """
+
+    settings: LearningSettings
+    num_steps: int
+    microbatches_per_step: int
+
+    def rate(self, optimizer: torch.optim.Optimizer, schedule: Schedule, rank: int, stage: int) -> LearningRate | None:
+        """Return the learning rate of a stage's optimizer, or None for a constant rate."""
+        if self.settings.lr_schedule == "constant" and not self.settings.lr_warmup:
+            return None
+        size = next(step_sizes(schedule, rank, stage))
+        return LearningRate(optimizer, self.settings, self.num_steps, self.microbatches_per_step // size)
+
+
 def build_stages(
     schedule: Schedule,
     rank: int,
@@ -49,6 +74,7 @@ def build_stages(
     device: torch.device,
     *,
     optimizer: OptimizerFactory | None = None,
+    learning: LearningRun | None = None,
     keeps_dtype: bool = False,
     on_loss: OnLoss | None = None,
     on_step: Callable[[int, int], None] | None = None,
@@ -63,6 +89,7 @@ def build_stages(
             rule of weight prediction.
         device: Device of the stages.
         optimizer: Makes the optimizer of a stage from its parameters (default: the optimizer of the settings).
+        learning: The steps of a training run (default: a constant learning rate, and the optimizer's default decay).
         keeps_dtype: Whether layers keep the types of their weights, in place of the dtype of the settings.
         on_loss: Called with micro-batch, output, target and loss after each forward of the last stage, which then keeps
             no losses.
@@ -86,7 +113,9 @@ def build_stages(
     _require_tied_sum(schedule, model, bounds)
     stages = dict[int, Stage]()
     scales, seed, dtype = _scales(schedule), settings.seed, None if keeps_dtype else torch_dtype(settings.dtype)
-    make = optimizer or partial(make_optimizer, settings.optimizer, lr=settings.lr)
+    make = optimizer or (
+        lambda parameters: make_optimizer(settings.optimizer, parameters, settings.lr, **_further(learning))
+    )
     for index in schedule.stages_on(rank):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
         if settings.weights is not None:
@@ -96,12 +125,13 @@ def build_stages(
         its_optimizer = make(parameters) if parameters else None
         parts = _known_parts(schedule, rank, index)
         recomputed = _recomputed(schedule, parts)
-        predictor = None
+        predictor = rate = None
         if its_optimizer is not None:
+            rate = None if learning is None else learning.rate(its_optimizer, schedule, rank, index)
             rule = _rule(schedule, settings.prediction) if any(part.lookahead for part in parts) else None
             if optimizer is None and (fault := epsilon_fault(settings.dtype, settings.optimizer, rule)):
                 raise ExecutionError(f"dtype: {fault}")
-            predictor = None if rule is None else Predictor(its_optimizer, rule)
+            predictor = None if rule is None else Predictor(its_optimizer, rule, None if rate is None else rate.ahead)
         stages[index] = ModuleStage(
             module,
             Weights(module, _uses(schedule, rank, index), predictor),
@@ -115,8 +145,16 @@ def build_stages(
             on_step=None if on_step is None else partial(on_step, index),
             clipping=Clipping(settings.clip_grad_norm, len(schedule.reducers.get(index, (rank,))), device),
             ties=_ties_in(model, bounds, index, module),
+            learning_rate=rate,
         )
     return stages
+
+
+def _further(learning: LearningRun | None) -> dict[str, Any]:
+    """Return the arguments of `make_optimizer` beside the learning rate."""
+    if learning is None:
+        return {}
+    return {"weight_decay": learning.settings.weight_decay, "is_nesterov": learning.settings.is_nesterov}
 
 
 def _require_tied_sum(schedule: Schedule, model: Model, bounds: Sequence[tuple[int, int]]) -> None:

@@ -3,6 +3,7 @@
     weights.NAME             parameter or buffer NAME, as ``torch.nn.Sequential`` of all the model's layers names it
     optimizer.NAME.KEPT      state KEPT of the optimizer for parameter NAME
     predictor.KEPT.I         other state KEPT of the predictor, for parameter I of the stage
+    learning_rate.KEPT       number KEPT of the scheduler of the learning rate
     reference.I              parameter I of the reference model; with the first rank that averages the stage
 
 Between two runs no micro-batch and no gradient is in flight, and the weights have one version. Names refer to the whole
@@ -68,6 +69,8 @@ def stage_state(stage: ModuleStage, first_layer: int) -> dict[str, Tensor]:
             state |= {f"optimizer.{shifted_name(name, first_layer)}.{key}": value for key, value in own.items()}
     if stage.weights.predictor is not None:
         state |= {f"predictor.{name}": value for name, value in stage.weights.predictor.state().items()}
+    if stage.learning_rate is not None:
+        state |= {f"learning_rate.{name}": value for name, value in stage.learning_rate.state().items()}
     if stage.averager is not None:
         state |= {f"reference.{number}": value for number, value in enumerate(stage.averager.held_reference())}
     return {name: _copied(name, value) for name, value in state.items()}
@@ -115,6 +118,8 @@ def load_stage_state(
         stage.optimizer.load_state_dict({"state": dict(kept), "param_groups": groups})
     if stage.weights.predictor is not None:
         stage.weights.predictor.load_state(parts["predictor"])
+    if stage.learning_rate is not None:
+        stage.learning_rate.load_state(parts["learning_rate"])
     references = parts["reference"]
     stage.first_reference = [references[str(number)] for number in range(len(references))] or None
 
@@ -156,6 +161,9 @@ def _expected_state(stage: ModuleStage, first_layer: int, *, has_reference: bool
                     expected[f"{of_parameter}.{key}"] = _Expected(value, of_parameter)
         for name, tensor in ({} if predictor is None else predictor.state()).items():
             expected[f"predictor.{name}"] = _Expected(tensor, f"predictor.{name.rpartition('.')[2]}")
+    if stage.learning_rate is not None:
+        rates = stage.learning_rate.state()
+        expected |= {f"learning_rate.{name}": _Expected(tensor, None) for name, tensor in rates.items()}
     if has_reference:
         expected |= {f"reference.{i}": _Expected(tensor, None) for i, tensor in enumerate(stage.parameters)}
     return expected

@@ -12,10 +12,12 @@ from pipesched.executor import (
     EmulationSettings,
     ExecutionError,
     FaultSettings,
+    LearningSettings,
     Repetitions,
     RunSettings,
     cut_fault,
     epsilon_fault,
+    learning_faults,
     stream_fault,
     uses_streams,
 )
@@ -73,7 +75,7 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Train:
+class Train(LearningSettings):
     """Train a model for some steps.
 
     Attributes:
@@ -95,6 +97,10 @@ class Train:
     checkpoints: CheckpointSettings | None = None
 
     __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        if isinstance(self.lr_milestones, list):  # as a file has them
+            object.__setattr__(self, "lr_milestones", tuple(self.lr_milestones))
 
     @property
     def run(self) -> TrainingRun:
@@ -175,6 +181,8 @@ class RunSpec(RunSettings, FaultSettings):
         """Yield the faults of the job, and its conflicts with other fields."""
         if isinstance(self.job, Train):
             yield from _count_faults(self.job, num_steps=(1, _MOST), batch_size=(1, _MOST))
+            own = [*faults(self.job)]
+            yield from own or learning_faults(self.job, self.optimizer, self.job.num_steps)
             if self.job.checkpoints is not None:
                 yield from _count_faults(self.job.checkpoints, every=(1, _MOST), keep=(1, _MOST))
                 if self.job.advance is not None:

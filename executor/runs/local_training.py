@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -14,11 +16,20 @@ from torch import nn
 
 from pipesched.executor.core import ModuleStage, Stage, check_finite, lists_of
 from pipesched.executor.launch import LocalGate
-from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, run_local
+from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, run_local, synchronize
 from pipesched.executor.runs.training_job import TrainingDriver, TrainingJob
 from pipesched.executor.runs.training_parts import TrainingPart, TrainingParts
 from pipesched.executor.runs.training_setup import TrainingSetup
-from pipesched.executor.training import LossHistory, OnStep, RunDiverged, Scores, Trained, export_weights
+from pipesched.executor.training import (
+    LossHistory,
+    OnStep,
+    Reached,
+    RunDiverged,
+    Scores,
+    TargetReached,
+    Trained,
+    export_weights,
+)
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.measuring import computing
 from pipesched.profiles.models import kept_random_state
@@ -33,19 +44,40 @@ class HeldOutLooks:
 
     Args:
         every: Steps between two scores; None for no scores.
+        target_accuracy: Accuracy that ends the run; None for no target.
         num_stages: Number of stages of the model.
         judge: Returns the scores of the model made of these stages, or None without held-out samples.
+
+    Attributes:
+        scores: The scores, by the number of steps.
+        reached: The first evaluation with the target, or None.
+        stages: Copies of the stages with the target.
     """
 
     def __init__(
-        self, every: int | None, num_stages: int, judge: Callable[[Iterable[nn.Module]], Scores | None]
+        self,
+        every: int | None,
+        target_accuracy: float | None,
+        num_stages: int,
+        judge: Callable[[Iterable[nn.Module]], Scores | None],
     ) -> None:
         self.scores: dict[int, Scores] = {}
-        self._every, self._num_stages, self._judge = every, num_stages, judge
+        self.reached: Reached | None = None
+        self.stages: Sequence[nn.Module] = ()
+        self._every, self._target, self._num_stages, self._judge = every, target_accuracy, num_stages, judge
         self._copies: dict[int, dict[int, nn.Module]] = {}
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._began_s = time.perf_counter()
 
     def look(self, stage: int, num_steps: int, module: nn.Module) -> None:
-        """Record that a stage has stepped; score all stages once each has taken `num_steps`."""
+        """Record that a stage has stepped; score all stages once each has taken `num_steps`.
+
+        Raises:
+            TargetReached: The accuracy has reached its target.
+        """
         if self._every is None or num_steps % self._every or num_steps in self.scores:
             return
         copies = self._copies.setdefault(num_steps, {})
@@ -53,9 +85,25 @@ class HeldOutLooks:
         if len(copies) < self._num_stages:
             return
         del self._copies[num_steps]
-        scores = self._judge(copies[index] for index in range(self._num_stages))
-        if scores is not None:
-            self.scores[num_steps] = scores
+        stages = [copies[index] for index in range(self._num_stages)]
+        synchronize({parameter.device for module in stages for parameter in module.parameters()})
+        looked_s = time.perf_counter()
+        scores = self._judge(stages)
+        if scores is None:
+            return
+        self.scores[num_steps] = scores
+        if self.is_reached(scores, num_steps, looked_s):
+            self.stages = stages
+            raise TargetReached
+        self._began_s += time.perf_counter() - looked_s
+
+    def is_reached(self, scores: Scores | None, num_steps: int, now_s: float) -> bool:
+        """Return whether the scores of weights after `num_steps` steps, known at `now_s`, have the target accuracy."""
+        accuracy = None if scores is None else scores.accuracy
+        if self._target is None or accuracy is None or accuracy < self._target:
+            return False
+        self.reached = Reached(num_steps, now_s - self._began_s)
+        return True
 
 
 @kept_random_state()
@@ -65,6 +113,7 @@ def train_locally(
     held_out_every: int | None = None,
     is_asked: Callable[[], bool] = lambda: False,
     export: Path | None = None,
+    target_accuracy: float | None = None,
 ) -> Trained:
     """Train with all ranks in this process, on a CPU or each on a stream of its GPU.
 
@@ -74,6 +123,7 @@ def train_locally(
         held_out_every: Steps between two scores on held-out samples; None to score only the end.
         is_asked: Returns whether a run with checkpoints is to end after its next one.
         export: File for the final weights of the whole model, or None.
+        target_accuracy: Held-out accuracy that ends the run; None for no target.
 
     Raises:
         ExecutionError: The samples cannot be cut, an op failed (with rank, op and micro-batch), or a file of a
@@ -84,20 +134,31 @@ def train_locally(
     history = LossHistory(training.run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
     job = TrainingJob(parts, history, history.add)
     judge = partial(training.judge, device=torch.device(spec.device))
-    looks = HeldOutLooks(held_out_every, parts.lists.num_stages, judge)
+    looks = HeldOutLooks(held_out_every, target_accuracy, parts.lists.num_stages, judge)
     request, devices = parts.leave_request(), devices_of(parts.lists.rank_to_device, spec.device)
     parts.gate = None if request is None else LocalGate(request, is_asked)
     with computing(spec.threads, set(devices)):
         driver = _LocalDriver(training, job, devices, looks)
+        looks.begin()
         try:
             if job.run(driver, is_asked):
                 return replace(history.end(), is_paused=True)
         except RunDiverged:
             return replace(history.end(), looks=looks.scores)
-        stages = driver.final_stages()
+        except TargetReached:
+            with suppress(RunDiverged):
+                job.reader.finish()
+            assert looks.reached is not None, "as the error says"
+            history.cut(looks.reached.num_steps)
+            stages: Sequence[nn.Module] = looks.stages
+            held_out: Scores | None = looks.scores[looks.reached.num_steps]
+        else:
+            stages, ended_s = driver.final_stages(), time.perf_counter()
+            held_out = judge(stages)
+            looks.is_reached(held_out, parts.num_steps, ended_s)
         if export is not None:
             export_weights(export, training.model, stages, spec.bounds)
-        return replace(history.end(judge(stages)), looks=looks.scores)
+        return replace(history.end(held_out), looks=looks.scores, reached=looks.reached)
 
 
 @final

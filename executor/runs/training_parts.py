@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, final
 
-from pipesched.executor import ExecutionError
+from pipesched.executor import RATES_WITH_END, ExecutionError
 from pipesched.executor.core import Stage, lists_of
 from pipesched.executor.launch import CheckpointSettings, Gate, LeaveRequest, Reach, RunSpec, Train, ending_early
 from pipesched.executor.training import (
@@ -50,6 +50,7 @@ from pipesched.executor.training import (
 )
 from pipesched.profiles.io import costs_file_of
 from pipesched.schedules import Schedule
+from pipesched.schedules.common import tuple_of
 from pipesched.schedules.ops import Op, moved
 
 
@@ -359,9 +360,22 @@ def run_of(spec: RunSpec) -> RunIdentity:
     }
     names = ("optimizer", "lr", "seed", "dtype", "prediction", "compression", "averaging")
     values |= {name: getattr(spec, name) for name in names}
-    if spec.clip_grad_norm is not None:
-        values["optimizer"] = f"{spec.optimizer}, clip_grad_norm {spec.clip_grad_norm}"
+    job = spec.job
+    optimizer = {"clip_grad_norm": spec.clip_grad_norm, "weight_decay": job.weight_decay}
+    optimizer |= {"is_nesterov": job.is_nesterov or None}
+    values["optimizer"] = _with_given(spec.optimizer, optimizer)
+    if job.lr_schedule != "constant" or job.lr_warmup:
+        length = job.lr_steps or (job.num_steps if job.lr_schedule in RATES_WITH_END else None)
+        milestones = ",".join(map(str, tuple_of(job.lr_milestones or ()))) or None
+        rate: dict[str, object] = {"steps": length, "warmup": job.lr_warmup or None, "end": job.lr_end}
+        rate |= {"power": job.lr_power, "milestones": milestones, "factor": job.lr_factor}
+        values["lr"] = _with_given(f"{spec.lr}, {job.lr_schedule}", rate)
     return RunIdentity(**{name: "none" if value is None else str(value) for name, value in values.items()})
+
+
+def _with_given(text: str, settings: Mapping[str, object]) -> str:
+    """Return a text with the settings that are given, in an order that does not change."""
+    return ", ".join([text, *(f"{name} {value}" for name, value in settings.items() if value is not None)])
 
 
 def going_on(spec: RunSpec) -> tuple[RunSpec, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipesched.executor.core import Batch, OnLoss, Stage, build_stages, check_fits, require_samples
+from pipesched.executor.core import Batch, LearningRun, OnLoss, Stage, build_stages, check_fits, require_samples
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.local_runner import synchronize
 from pipesched.executor.training import Scores, make_feeds, score_model
@@ -73,8 +73,12 @@ class TrainingSetup:
             ProfileError: A layer cannot be built.
         """
         spec = self.spec
+        assert isinstance(spec.job, Train), "as the class says"
         check_fits(lists, len(spec.bounds), f"the partition of {self.model.name}")
-        return build_stages(lists, rank, self.model, spec.bounds, spec, device, on_loss=on_loss, on_step=on_step)
+        learning = LearningRun(spec.job, spec.job.num_steps, self.run.microbatches_per_step // self.run.pipelines)
+        return build_stages(
+            lists, rank, self.model, spec.bounds, spec, device, learning=learning, on_loss=on_loss, on_step=on_step
+        )
 
     def batch(self, lists: Schedule, device: torch.device, first: int = 0) -> Batch:
         """Return the samples of `lists`, from micro-batch `first` of the run; they are drawn when they are read.

@@ -34,7 +34,9 @@ from .kept_checkpoints import require_no_checkpoints as require_no_checkpoints
 from .kept_checkpoints import resume_advice as resume_advice
 from .loss_history import LossHistory as LossHistory
 from .loss_history import OnStep as OnStep
+from .loss_history import Reached as Reached
 from .loss_history import RunDiverged as RunDiverged
+from .loss_history import TargetReached as TargetReached
 from .loss_history import Trained as Trained
 from .loss_history import step_line as step_line
 from .scores import ScoreReader as ScoreReader

@@ -70,8 +70,8 @@ class RunIdentity:
         width: Copies of each stage.
         partition: Layers of each stage.
         batch_size: Samples of a step.
-        optimizer: Name of the optimizer, and the norm to which gradients are clipped.
-        lr: Learning rate.
+        optimizer: Name of the optimizer, its settings, and the norm to which gradients are clipped.
+        lr: Learning rate, and its schedule.
         seed: Seed of weights, samples and dropout.
         dtype: Type of weights and activations.
         prediction: Rule of weight prediction.

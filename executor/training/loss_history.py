@@ -29,6 +29,19 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """The first evaluation with the target accuracy.
+
+    Attributes:
+        num_steps: Steps of the evaluated weights.
+        seconds: Measured time from the first op to these weights, without evaluations [s].
+    """
+
+    num_steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """The result of a training run: its scores, and the reason of an early end.
 
@@ -39,6 +52,7 @@ class Trained:
             diverged.
         ahead: The trials of the search for the advance, or None without a search.
         looks: The held-out scores during the run, by the number of steps taken; empty if not requested.
+        reached: The first evaluation with the target accuracy, which ended the run, or None.
         is_paused: Whether the run ended early on request, after a checkpoint.
         failures: Failures of ranks after which the run restarted from a checkpoint.
     """
@@ -48,12 +62,17 @@ class Trained:
     held_out: Scores | None
     ahead: AdvanceTrials | None = None
     looks: Mapping[int, Scores] = field(default_factory=dict)
+    reached: Reached | None = None
     is_paused: bool = False
     failures: tuple[str, ...] = ()
 
 
 class RunDiverged(RunEnded):
     """The run has diverged."""
+
+
+class TargetReached(RunEnded):
+    """The held-out accuracy has reached its target."""
 
 
 OnStep: TypeAlias = Callable[[int, Scores], None]
@@ -107,6 +126,11 @@ class LossHistory:
     def steps(self) -> ScoreTable:
         """The scores of all steps so far; it grows with them."""
         return self._steps
+
+    def cut(self, num_steps: int) -> None:
+        """Drop the scores of micro-batches after `num_steps` steps, with a divergence among them."""
+        self._steps = ScoreTable(self._steps.numbers[: 2 * num_steps])
+        self.diverged = None
 
     def end(self, held_out: Scores | None = None) -> Trained:
         """Return the result of the run, with the scores of the final weights on held-out samples; no step follows."""

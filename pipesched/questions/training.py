@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pipesched.executor import FaultSettings, RunSettings
+from pipesched.executor import FaultSettings, LearningSettings, RunSettings
 from pipesched.schedules.common import MAX_NUMBER, Description
 
 OF_PROCESSES = ("transport", "has_green_contexts", "backend", "timeout_s", "is_pinned", "save")
@@ -16,7 +16,7 @@ _MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings(RunSettings, FaultSettings):
+class TrainSettings(RunSettings, FaultSettings, LearningSettings):
     """The settings of a training run."""
 
     panel: ClassVar[str] = "Run"
@@ -70,12 +70,14 @@ class TrainSettings(RunSettings, FaultSettings):
     held_out_every: Annotated[
         int | None,
         Description(
-            "Steps between two evaluations on held-out samples, with all ranks in this process; none: only the final "
-            "weights are evaluated.",
+            "Steps between two evaluations on held-out samples, with all ranks in this process (default: 10 with "
+            "`target_accuracy`, else only the final weights are evaluated).",
             least=1,
             most=MAX_NUMBER,
-            has_option=False,
         ),
+    ] = None
+    target_accuracy: Annotated[
+        float | None, Description("Held-out accuracy at which the run ends, from 0 to 1.", least=0.0, most=1.0)
     ] = None
     export: Annotated[
         str | Path | None,

@@ -16,6 +16,7 @@ from .learning_curves import cost_figure as cost_figure
 from .learning_curves import goodput_figure as goodput_figure
 from .learning_curves import lag_figure as lag_figure
 from .learning_curves import learning_curve_figure as learning_curve_figure
+from .learning_curves import mean_curve as mean_curve
 from .learning_curves import profile_figure as profile_figure
 from .learning_curves import smoothed as smoothed
 from .learning_curves import window_of as window_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, zip_longest
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from pipesched.profiles.costs import Profile
@@ -55,6 +56,7 @@ class Curve:
         times_s: When each was known [s]; None where no time was predicted.
         has_diverged: Whether the run was ended because of its last loss.
         batches: Batches of samples that a step takes: one of each pipeline, where several are averaged.
+        runs: The losses of each of several runs whose mean `losses` is; empty for one run.
     """
 
     name: str
@@ -62,6 +64,33 @@ class Curve:
     times_s: tuple[float, ...] | None = None
     has_diverged: bool = False
     batches: int = 1
+    runs: tuple[tuple[float, ...], ...] = ()
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Return the mean of the curves of one schedule with several seeds, with a band.
+
+    The mean of a step is over the runs that came so far.
+    """
+    if len(curves) == 1:
+        return curves[0]
+    runs = tuple(curve.losses for curve in curves)
+    means = [fmean(loss for loss in step if loss is not None) for step in zip_longest(*runs)]
+    longest = max(curves, key=lambda curve: len(curve.losses))
+    has_diverged = any(curve.has_diverged for curve in curves)
+    return replace(longest, losses=tuple(means), has_diverged=has_diverged, runs=runs)
+
+
+def _band(curve: Curve, window: int) -> tuple[list[float], list[float]]:
+    """Return the smoothed mean minus, and plus, the standard deviation of the smoothed runs, step by step."""
+    runs = [smoothed([loss for loss in losses if math.isfinite(loss)], window) for losses in curve.runs]
+    low, high = [], []
+    for step in zip_longest(*runs):
+        losses = [loss for loss in step if loss is not None]
+        spread = stdev(losses) if len(losses) > 1 else 0.0
+        low.append(fmean(losses) - spread)
+        high.append(fmean(losses) + spread)
+    return low, high
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
@@ -133,7 +162,11 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
             continue
         colour, dashes = CURVE_COLOURS[index % len(CURVE_COLOURS)], _DASHES[index % len(_DASHES)]
         losses = [loss if math.isfinite(loss) else math.nan for loss in curve.losses]
-        axes.plot(xs, losses, color=colour, linewidth=0.6, alpha=0.25)
+        if curve.runs:
+            low, high = _band(curve, window)
+            axes.fill_between(xs[: len(low)], low, high, color=colour, alpha=0.2, linewidth=0)
+        else:
+            axes.plot(xs, losses, color=colour, linewidth=0.6, alpha=0.25)
         finite = [loss for loss in losses if not math.isnan(loss)]
         ys = smoothed(finite, window)
         handles += axes.plot(
@@ -157,7 +190,8 @@ def _range(curves: Sequence[Curve]) -> tuple[float, float]:
 
     Every smoothed curve and nearly all raw losses are shown, up to a multiple of the first loss.
     """
-    finite = [[loss for loss in curve.losses if math.isfinite(loss)] for curve in curves]
+    runs = [losses for curve in curves for losses in curve.runs or (curve.losses,)]
+    finite = [[loss for loss in losses if math.isfinite(loss)] for losses in runs]
     window = window_of(max(len(curve.losses) for curve in curves))
     smooth = [loss for losses in finite for loss in smoothed(losses, window)]
     raw = sorted(loss for losses in finite for loss in losses)

@@ -88,6 +88,33 @@ def test_the_time_to_a_target_is_that_of_the_step_that_reaches_it(pipesched, fol
     assert run["target_s"] == pytest.approx(5 / 4 + (reached - 1) * 15 / 4)
 
 
+def test_a_target_accuracy_ends_a_run_and_the_table_has_its_step(pipesched, folder):
+    line = "train digits:width=16,blocks=2 -s gpipe -p 2 --batch-size 32 --uniform f=1,b=2 --steps 100 --lr 0.01"
+    answer = pipesched(f"{line} --target-accuracy 0.3 --held-out-every 5 --out t.json --log run.jsonl")
+    assert (answer.code, answer.err) == (0, "")
+    (run,) = json.loads((folder / "t.json").read_text())
+    assert run["steps"] == run["steps_to_accuracy"] == len(lines_of(folder / "run.jsonl")) < 100
+    assert run["steps"] % 5 == 0
+    assert run["held_out_accuracy"] >= 0.3
+    assert f"{run['steps']}, " in answer.out
+    answer = pipesched(f"{line.replace('100', '5')} --target-accuracy 1")
+    assert answer.out.count("not reached") == 2
+
+
+def test_several_seeds_have_a_row_each_and_a_curve_with_a_band(pipesched, folder):
+    line = f"{QUICK} --compare gpipe,pipedream --steps 4 --seed 3"
+    answer = pipesched(f"{line} --seeds 2 --log run.jsonl --plot c.png --json")
+    assert (answer.code, answer.err) == (0, "")
+    runs = json.loads(answer.out)["runs"]
+    assert [(run["schedule"], run["seed"]) for run in runs] == [
+        ("gpipe", 3), ("gpipe", 4), ("pipedream", 3), ("pipedream", 4)
+    ]  # fmt: skip
+    alone = json.loads(pipesched(f"{line.replace('--seed 3', '--seed 4')} --json").out)["runs"]
+    assert alone == runs[1::2]
+    assert [line["seed"] for line in lines_of(folder / "run.jsonl")] == 2 * (4 * [3] + 4 * [4])
+    assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_run_that_diverges_is_said_to_and_ends(pipesched, folder):
     line = "train mlp:layers=4,width=4 -p 2 -m 2 --batch-size 4 --uniform f=1,b=2 --optimizer sgd --lr 100 --steps 200"
     answer = pipesched(f"{line} --compare gpipe,pipedream --log run.jsonl --out t.json --plot c.png")

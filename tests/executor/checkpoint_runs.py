@@ -32,14 +32,15 @@ SCHEMES = {
 }
 
 
-def a_job(scheme, folder, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, **fields):
+def a_job(scheme, folder, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, learning=None, **fields):
     given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "model": MODEL, **SCHEMES.get(scheme, {}), **fields}
     parameters, name = given.pop("parameters", {}), given.pop("name", scheme)
     schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4, parameters=parameters)
     settings = CheckpointSettings(folder=str(folder), every=every, start=start and str(start))
     settings = None if folder is None else settings
     given.setdefault("bounds", even_bounds(LAYERS, schedule_spec.run(steps).lists(steps).num_stages))
-    return RunSpec(job=Train(schedule_spec=schedule_spec, num_steps=steps, batch_size=8, checkpoints=settings), **given)
+    job = Train(schedule_spec=schedule_spec, num_steps=steps, batch_size=8, checkpoints=settings, **learning or {})
+    return RunSpec(job=job, **given)
 
 
 def locally(job, on_step=None, **how):

@@ -12,14 +12,15 @@ OPTIMIZERS = {
 }
 
 
-def by_hand(text, pipelines, data, optimizer, averaging):
+def by_hand(text, pipelines, data, optimizer, averaging, rate=lambda step: 1.0):
     """Yield (weights of every model, weights of the reference, mean loss) of each iteration, weights as vectors.
 
-    `data` yields, per iteration, (inputs, targets) of each pipeline.
+    `data` yields, per iteration, (inputs, targets) of each pipeline; `rate` is a factor on the learning rate.
     """
     model, a = resolve_model(text), 1 / pipelines
     models = [build_layers(model, 0, len(model.layers), seed=0, dtype=torch.float64) for _ in range(pipelines)]
     optimizers = [OPTIMIZERS[optimizer](module.parameters()) for module in models]
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(its_optimizer, rate) for its_optimizer in optimizers]
     reference = vector(models[0].parameters())
     for batches in data:
         olds, updates, losses = [vector(module.parameters()) for module in models], [], []
@@ -29,6 +30,8 @@ def by_hand(text, pipelines, data, optimizer, averaging):
             losses[-1].backward()
             its_optimizer.step()
             updates.append(vector(module.parameters()) - old)
+        for scheduler in schedulers:
+            scheduler.step()
         newer = reference + sum(updates) / pipelines
         for module, x, u in zip(models, olds, updates, strict=True):
             new = (1 - a) * (x + u) + a * newer if averaging == "synchronous" else (1 - a) * x + a * reference + u

@@ -72,7 +72,7 @@ class Local(InProcess):
     def __init__(
         self, schedule, model=MLP, *, optimizer="sgd", lr=0.05, seed=0, size=2,
         transport=LocalTransport, lowering=lower, bounds=None, prediction=None, averaging="asynchronous",
-        dtype=torch.float64, clip_grad_norm=None,
+        dtype=torch.float64, clip_grad_norm=None, learning=None,
     ):  # fmt: skip
         self.schedule = schedule = lowering(schedule)
         self.averaging = averaging
@@ -90,7 +90,7 @@ class Local(InProcess):
         )
 
         def built(rank):
-            return build_stages(schedule, rank, self.model, self.bounds, settings, CPU)
+            return build_stages(schedule, rank, self.model, self.bounds, settings, CPU, learning=learning)
 
         def connected(rank, room):
             self.room = room

@@ -81,14 +81,15 @@ def adams_direction(m, v, t, b1, b2, eps):
     return m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + eps)
 
 
-def ahead(optimizer, s, steps, rule):
-    """Return the weights of version `s`, predicted `steps` ahead."""
+def ahead(optimizer_at, s, steps, rule):
+    """Return the weights of version `s`, predicted `steps` ahead; the optimizer of step t has the rate of that step."""
     if not steps or not s.t:
         return s.w
     if rule in ("zero", "constant"):
         for _ in range(steps):
-            s = optimizer.step(s, torch.zeros_like(s.w) if rule == "zero" else s.g)
+            s = optimizer_at(s.t).step(s, torch.zeros_like(s.w) if rule == "zero" else s.g)
         return s.w
+    optimizer = optimizer_at(s.t)
     return s.w - optimizer.lr * steps * optimizer.delta(s, rule)
 
 
@@ -121,20 +122,30 @@ def gradients(forward, backward, x, y, cuts=None):
     return layer_gradients[::-1]
 
 
-def train(weights, stage_of, scheme, optimizer, data, rule="optimizer", rebuilds=False):
-    """Return the weights of every layer after a run over `data`, (input, target) by micro-batch."""
+def train(weights, stage_of, scheme, optimizer, data, rule="optimizer", rebuilds=False, rate=None, period=1):
+    """Return the weights of every layer after a run over `data`, (input, target) by micro-batch.
+
+    With `rate`, the learning rate is multiplied by rate(k) in step k of the run, which has `period` micro-batches.
+    """
+
+    def optimizer_of(per_step):
+        if rate is None:
+            return lambda t: optimizer
+        return lambda t: replace(optimizer, lr=optimizer.lr * rate(t * per_step // period))
+
     history = [[State(w)] for w in weights]
     sums = [0.0] * len(weights)
     cuts = [k != before for k, before in zip(stage_of, [None, *stage_of], strict=False)] if rebuilds else None
     for i, (x, y) in enumerate(data):
         read = [(versions, *scheme(k, i)) for versions, k in zip(history, stage_of, strict=True)]
-        forward = [ahead(optimizer, versions[v], s, rule) for versions, v, s, _, _, _ in read]
-        backward = [ahead(optimizer, versions[v], s, rule) for versions, _, _, v, s, _ in read]
+        forward = [ahead(optimizer_of(n), versions[v], s, rule) for versions, v, s, _, _, n in read]
+        backward = [ahead(optimizer_of(n), versions[v], s, rule) for versions, _, _, v, s, n in read]
         for number, g in enumerate(gradients(forward, backward, x, y, cuts)):
             sums[number] = sums[number] + g
             per_step = read[number][-1]
             if (i + 1) % per_step == 0:
-                history[number].append(optimizer.step(history[number][-1], sums[number] / per_step))
+                last = history[number][-1]
+                history[number].append(optimizer_of(per_step)(last.t).step(last, sums[number] / per_step))
                 sums[number] = 0.0
     return [versions[-1].w for versions in history]
 

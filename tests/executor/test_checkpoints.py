@@ -58,6 +58,53 @@ def test_a_run_that_is_killed_and_goes_on_ends_as_one_that_was_not(scheme, tmp_p
     assert undisturbed.steps[:same] == without.steps[:same]
 
 
+RATES = {
+    "cosine": {"lr_schedule": "cosine", "lr_warmup": 2, "lr_end": 0.1},
+    "step": {"lr_schedule": "step", "lr_milestones": (2, 5), "lr_factor": 0.5, "weight_decay": 0.1},
+    "linear": {"lr_schedule": "linear", "lr_warmup": 5},
+    "polynomial": {"lr_schedule": "polynomial", "lr_power": 2.0},
+    "warm-up": {"lr_warmup": 6, "is_nesterov": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "rate"),
+    [
+        *(("1f1b", rate) for rate in RATES),
+        *((scheme, "cosine") for scheme in ("pipedream", "1f1b_rr", "xpipe", "pipeoptim", "hybrid", "avgpipe")),
+    ],
+)
+def test_a_schedule_of_the_learning_rate_goes_on_bit_by_bit(scheme, rate, tmp_path):
+    given = {"learning": RATES[rate]}
+    undisturbed = locally(a_job(scheme, tmp_path / "whole", **given))
+    with pytest.raises(Killed):
+        locally(a_job(scheme, tmp_path / "cut", **given), killed_at(5))
+    start = find_checkpoint(tmp_path / "cut")[0]
+    assert locally(a_job(scheme, tmp_path / "cut", start=start, **given)) == undisturbed
+    assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+    assert undisturbed.steps != locally(a_job(scheme, tmp_path / "constant")).steps
+    same = {"steps": 3 * STEPS, "folder": tmp_path / "cut", "start": checkpoint_folder(tmp_path / "cut", STEPS)}
+    if "lr_schedule" in RATES[rate] and rate != "step":  # a longer run has another rate in the same step
+        message = refused(locally, a_job(scheme, **same, **given))
+        assert f"{RATES[rate]['lr_schedule']}, steps 8" in message
+        assert f"{RATES[rate]['lr_schedule']}, steps 24" in message
+
+
+def test_the_learning_rate_of_a_checkpoint_goes_on_in_other_stages(tmp_path):
+    given = {"learning": RATES["cosine"], "dtype": "float64"}
+    undisturbed = locally(a_job("1f1b", tmp_path / "whole", **given))
+    with pytest.raises(Killed):
+        locally(a_job("1f1b", tmp_path / "cut", **given), killed_at(5))
+    start = find_checkpoint(tmp_path / "cut")[0]
+    assert locally(a_job("gpipe", tmp_path / "cut", start=start, num_ranks=3, **given)).steps == undisturbed.steps
+    other = {"learning": RATES["cosine"] | {"lr_end": 0.2}, "dtype": "float64"}
+    assert "end 0.1', not '0.05, cosine, steps 8, warmup 2, end 0.2'" in refused(
+        locally, a_job("1f1b", tmp_path / "cut", start=start, **other)
+    )
+    constant = refused(locally, a_job("1f1b", tmp_path / "cut", start=start, dtype="float64"))
+    assert "got a checkpoint of another run, of lr '0.05, cosine, steps 8" in constant
+
+
 @pytest.mark.distributed
 def test_processes_go_on_from_what_one_process_wrote_also_where_one_is_killed_and_the_other_way_round(tmp_path):
     """Told to leave, the processes do so after a step; if they do not come to hear of it, at the end."""

@@ -1,17 +1,20 @@
 """Every asynchronous scheme against the plain loop of its recurrence."""
 
+import math
 from functools import cache
 
 import pytest
 import torch
 from torch import optim
 
+from pipesched.executor import LearningSettings
+from pipesched.executor.core import LearningRun
 from pipesched.profiles.models import build_layers
 from pipesched.profiles.models.torch_names import OPTIMIZERS
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import recompute
+from pipesched.schedules.transforms import microbatches_per_step, recompute
 from tests.executor import recurrences
 from tests.executor.models import plain
 from tests.executor.pipelines import Local, assert_equal
@@ -41,19 +44,32 @@ def compare(
     recomputes=False,
     rebuilds=False,
     make=plain,
+    rate=None,
+    **settings,
 ):
-    """Run scheme `name` on d ranks and by hand; assert that the weights are the same, and have moved."""
+    """Run scheme `name` on d ranks and by hand; assert that the weights are the same, and have moved.
+
+    With `rate`, by step of the run, and the `settings` of that schedule, the learning rate changes.
+    """
     num_microbatches = at_least(count, name, d)
     schedule = lowered(name, d, num_microbatches, extra, recomputes)
     num_layers = max(3, schedule.num_stages)
+    period = microbatches_per_step(build(name, d, num_microbatches))
+    learning = None if rate is None else LearningRun(LearningSettings(**settings), num_microbatches // period, period)
     run = Local(
-        schedule, make(num_layers), optimizer=optimizer, lr=LR, prediction=prediction, lowering=lambda ready: ready
+        schedule,
+        make(num_layers),
+        optimizer=optimizer,
+        lr=LR,
+        prediction=prediction,
+        lowering=lambda ready: ready,
+        learning=learning,
     )
     start = by_layer(run.parameters)
     stage_of = [stage for stage, (first, last) in enumerate(run.bounds) for _ in range(first, last)]
     data = list(zip(run.batch.inputs, run.batch.targets, strict=True))
     scheme = scheme_of(name, d, num_microbatches, extra)
-    expected = train(start, stage_of, scheme, hand, data, rule or RULES.get(name), rebuilds)
+    expected = train(start, stage_of, scheme, hand, data, rule or RULES.get(name), rebuilds, rate, period)
     assert_equal(by_layer(run.run().parameters), expected)
     least = 1e-3 if count > 3 else 0.0
     assert all((a - b).abs().max() > least for a, b in zip(start, expected, strict=True))
@@ -112,6 +128,34 @@ def test_every_rule_predicts_as_it_says(rule, optimizer, monkeypatch):
     make, hand = OTHER_OPTIMIZERS[optimizer]
     monkeypatch.setitem(OPTIMIZERS, "other", make)
     compare("pipeoptim", 3, 24, "other", hand, rule=rule.value, prediction=rule, extra=int(rule is PredictionRule.CODE))
+
+
+def warm_cosine(num_steps, warmup=4, end=0.2):
+    """Return the factor on the learning rate in each step: 1/5, 2/5, .., and then half a wave down to `end`."""
+
+    def rate(step):
+        wave = math.cos(math.pi * (step - warmup) / (num_steps - warmup))
+        return (step + 1) / (warmup + 1) if step < warmup else end + (1 - end) * (1 + wave) / 2
+
+    return rate
+
+
+def compare_with_rates(name, d, optimizer, **given):
+    count = at_least(24, name, d)
+    num_steps = count // microbatches_per_step(build(name, d, count))
+    settings = {"lr_schedule": "cosine", "lr_end": 0.2, "lr_warmup": 4}
+    compare(name, d, count, optimizer, BY_HAND[optimizer], rate=warm_cosine(num_steps), **settings, **given)
+
+
+@pytest.mark.parametrize("d", [2, 4])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_each_stage_counts_its_own_steps_for_the_learning_rate_and_predicts_with_the_present_one(name, d):
+    compare_with_rates(name, d, "momentum")
+
+
+@pytest.mark.parametrize("rule", PredictionRule)
+def test_every_rule_predicts_with_the_learning_rates_of_a_schedule(rule):
+    compare_with_rates("pipeoptim", 3, "adam", rule=rule.value, prediction=rule, extra=int(rule is PredictionRule.CODE))
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -33,7 +33,7 @@ from pipesched.executor.launch import fork_client
 from pipesched.profiles import io
 from pipesched.profiles.processes import LoadMeter
 from pipesched.questions import TrainSettings
-from pipesched.schedules.common import values_of
+from pipesched.schedules.common import MAX_NUMBER, declared, values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import views
 from pipesched.simulator.analysis import TABLE_FORMATS, readable_reason, readable_s
@@ -106,6 +106,9 @@ def train(
         typer.Option(help="Schedules to compare, as gpipe,pipedream, from the same weights, on the same samples."),
     ] = None,
     target_loss: Annotated[float | None, typer.Option(help="Target of the training loss.")] = None,
+    num_seeds: Annotated[
+        int, typer.Option("--seeds", help="Runs of each schedule, with seeds from --seed on.", min=1, max=MAX_NUMBER)
+    ] = 1,
     outputs: TrainOutputs,
 ) -> None:
     """Train MODEL, all ranks in this process unless --distributed, and predict the wall time on real ranks.
@@ -123,10 +126,12 @@ def train(
     if target_loss is not None and not math.isfinite(target_loss):
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     asked = _asked(schedule, model.name, trust_model, compare, costs, options)
+    asked.require_seeds(num_seeds)
     asked.require_possible()
     if outputs.job is not None:
-        if len(asked.schedules) != 1:
-            raise InputError(f"--job: got {len(asked.schedules)} schedules, expected one; write a job for each")
+        if len(asked.schedules) != 1 or num_seeds > 1:
+            got = f"{num_seeds} seeds" if num_seeds > 1 else f"{len(asked.schedules)} schedules"
+            raise InputError(f"--job: got {got}, expected one; write a job for each")
         emit(launch.job_to_json(asked.job().spec), outputs.job)
         return
     from pipesched.workflows.training import require_trainable
@@ -134,6 +139,7 @@ def train(
     require_device(options.device)
     require_trainable(options)
     trainings, origin = asked.predicted()
+    trainings = [training.with_seed(options.seed + k) for training in trainings for k in range(num_seeds)]
     notes = _notes_before(trainings, options, meter)
     if options.is_distributed:
         fork_client.prepare(options.device)
@@ -149,7 +155,8 @@ def train(
         print_json("train", data, notes)
     else:
         limits = dict.fromkeys(line for result in results for line in _limit_lines(costs, result.forecast))
-        _print(results, "; ".join([origin, *limits]), target_loss, notes)
+        targets = (target_loss, options.target_accuracy)
+        _print(results, "; ".join([origin, *limits]), targets, notes)
 
 
 def _notes_before(trainings: Sequence[Training], options: TrainSettings, meter: LoadMeter) -> list[str]:
@@ -165,12 +172,21 @@ def _notes_before(trainings: Sequence[Training], options: TrainSettings, meter: 
     return notes
 
 
-def _print(results: Sequence[TrainingResult], costs: str, target_loss: float | None, notes: Sequence[str]) -> None:
-    """Print the tables of measurements and predictions, the notes, and the chosen advance of the forwards."""
+def _print(
+    results: Sequence[TrainingResult], costs: str, targets: tuple[float | None, float | None], notes: Sequence[str]
+) -> None:
+    """Print the tables of measurements and predictions, the notes, and the chosen advance of the forwards.
+
+    Args:
+        results: The runs.
+        costs: Origin of the costs.
+        targets: Target of the loss, and of the held-out accuracy.
+        notes: Lines below the tables.
+    """
     from pipesched.workflows.training import forecast_table, trained_table
 
-    outcomes = [result.summary(target_loss) for result in results]
-    print_results((trained_table(outcomes, target_loss), forecast_table(outcomes, costs, target_loss)))
+    outcomes = [result.summary(targets[0]) for result in results]
+    print_results((trained_table(outcomes, *targets), forecast_table(outcomes, costs, *targets)))
     print_lines(notes)
     for name, ahead in _ahead(results).items():
         tried = ", ".join(f"{trial.advance}: {readable_s(trial.seconds)}" for trial in ahead.trials) or "nothing"
@@ -188,10 +204,11 @@ def _write(
     """Draw the losses, and write the table, as asked."""
     if outputs.plot is not None:
         title = f"{asked.model.name}, {asked.settings.optimizer}, lr {asked.settings.lr:g}"
-        views.save_figure(
-            lambda: views.learning_curve_figure([result.curve for result in results], title, target_loss),
-            outputs.plot,
-        )
+        curves: dict[str, list[views.Curve]] = {}
+        for result in results:
+            curves.setdefault(result.schedule, []).append(result.curve)
+        means = [views.mean_curve(its) for its in curves.values()]
+        views.save_figure(lambda: views.learning_curve_figure(means, title, target_loss), outputs.plot)
     if outputs.out is not None:
         rows = [result.summary(target_loss).to_row() for result in results]
         emit(TABLE_FORMATS[suffix_of(outputs.out)](rows), outputs.out)
@@ -274,15 +291,21 @@ def _train(trainings: Sequence[Training], log: Path | None) -> Iterator[Training
     """Train under one schedule after the other."""
     from pipesched.executor.training import step_line
 
-    names, num_steps = [training.run.name for training in trainings], trainings[0].question.num_steps
+    num_seeds, num_steps = len({training.spec.seed for training in trainings}), trainings[0].question.num_steps
+    names = [_run_name(training, num_seeds) for training in trainings]
     with _logging(log) as write, live(names, num_steps) as show:
-        for training in trainings:
+        for name, training in zip(names, trainings, strict=True):
 
-            def on_step(step: int, scores: Scores, training: Training = training) -> None:
-                write(step_line(training.run.name, step, scores, training.samples_per_step))
-                show(training.run.name, step, scores)
+            def on_step(step: int, scores: Scores, name: str = name, training: Training = training) -> None:
+                line = step_line(training.run.name, step, scores, training.samples_per_step)
+                write(line | ({"seed": training.spec.seed} if num_seeds > 1 else {}))
+                show(name, step, scores)
 
             yield training.train(on_step, lambda error, steps: complain(f"{error}; starting again after {steps} steps"))
+
+
+def _run_name(training: Training, num_seeds: int) -> str:
+    return training.run.name if num_seeds == 1 else f"{training.run.name}, seed {training.spec.seed}"
 
 
 @contextmanager
@@ -331,6 +354,22 @@ class TrainingOptions:
         specs = [schedule for schedule in self.schedules if not isinstance(schedule, io.Plan)]
         if len(specs) > 1 and all(spec.lists is None for spec in specs):
             arguments.require_followed({spec.name: spec.traits for spec in specs}, self.settings)
+
+    def require_seeds(self, num_seeds: int) -> None:
+        """Refuse several seeds of a run that has files of its own, and seeds beyond the largest.
+
+        Raises:
+            InputError: They are refused.
+        """
+        options = self.settings
+        given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": options.export}
+        for name, value in given.items():
+            if value is not None and num_seeds > 1:
+                raise InputError(f"--{name}: got {value} for {num_seeds} seeds, expected one; leave --seeds out")
+        setting = declared(TrainSettings)["seed"]
+        fault = setting.fault(options.seed + num_seeds - 1)
+        if fault is not None:
+            raise InputError(f"--seeds: {fault}, from --seed {options.seed} on; try a smaller --seed")
 
     def job(self) -> Training:
         """Return the one run, for processes that torchrun starts; nothing is predicted.

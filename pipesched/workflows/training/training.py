@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipesched.executor import PAUSE_SIGNALS, RankFailed, RunSettings
+from pipesched.executor import PAUSE_SIGNALS, LearningSettings, RankFailed, RunSettings, learning_faults
 from pipesched.executor.training import OnStep
 from pipesched.profiles.io import Plan
-from pipesched.profiles.models import Model, draw_batch, tied_stages
+from pipesched.profiles.models import Model, draw_batch, draw_held_out, tensors_of, tied_stages
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.questions import OF_PROCESSES, InputShare, LayerCut, TrainSettings
 from pipesched.schedules import Schedule
@@ -58,6 +58,8 @@ _MAX_LOCAL_RANKS = 1024
 """Most ranks in one process; more take minutes to build."""
 _USUAL_BATCH = 64
 """Samples of a step without `batch_size` and without a plan."""
+_USUAL_LOOKS = 10
+"""Steps between two evaluations with a target and without `held_out_every`."""
 
 
 def _unheard(error: RankFailed, steps: int) -> None:
@@ -85,6 +87,9 @@ class TrainQuestion(TrainSettings):
         if self.on_step is not None:
             require_callable("on_step", self.on_step)
         require_callable("on_restart", self.on_restart)
+        fault = next(learning_faults(self, self.optimizer, self.num_steps), None)
+        if fault is not None:
+            raise ArgumentError(fault)
         if self.limit_bytes is not None and self.advance is None:
             raise ArgumentError(f"limit_bytes: got {self.limit_bytes}, expected `advance` with it; leave it out")
         if self.cluster is not None and self.costs is None and self.profile is None:
@@ -161,7 +166,12 @@ class Training:
             )
         num_steps, pipelines = self.question.num_steps, self.run.pipelines
         trained = self._trained(on_step, on_restart)
-        return TrainingResult(self.run.name, self.model.name, num_steps, trained, self.forecast, pipelines)
+        seed = self.question.seed
+        return TrainingResult(self.run.name, self.model.name, num_steps, trained, self.forecast, pipelines, seed)
+
+    def with_seed(self, seed: int) -> Training:
+        """Return the run with other weights, samples and dropout."""
+        return replace(self, question=replace(self.question, seed=seed), spec=replace(self.spec, seed=seed))
 
     def _trained(self, on_step: OnStep | None, on_restart: _OnRestart) -> Trained:
         from pipesched.executor.launch import pause_requests
@@ -182,7 +192,9 @@ class Training:
                 return trained
             if question.is_distributed:
                 return launch_training(spec, on_step, is_asked, export, question.restarts, on_restart)
-            return train_locally(training_of(spec, self.model), on_step, question.held_out_every, is_asked, export)
+            every = question.held_out_every or (None if question.target_accuracy is None else _USUAL_LOOKS)
+            training = training_of(spec, self.model)
+            return train_locally(training, on_step, every, is_asked, export, question.target_accuracy)
 
 
 @asks(TrainQuestion)
@@ -251,11 +263,7 @@ def _prepared(question: TrainQuestion) -> Training:
     checkpoints = checkpoint_settings(question)
     require_restartable(question, checkpoints)
     is_here = not question.is_elsewhere and checkpoints is None
-    if question.held_out_every is not None and (lists.traits.averages or not is_here):
-        raise ArgumentError(
-            f"held_out_every: got {question.held_out_every} with processes of their own, checkpoints, or pipelines "
-            "that are averaged, expected one model in this process; leave it out"
-        )
+    _require_held_out(question, built, has_one_model=is_here and not lists.traits.averages)
     bounds = cut_of_model(
         built,
         source_of_training(run),
@@ -287,11 +295,34 @@ def _prepared(question: TrainQuestion) -> Training:
         advance=question.advance,
         limit_bytes=question.limit_bytes,
         checkpoints=checkpoints,
+        **values_of(question, LearningSettings),
     )
     name = name_for_processes(question.model) if question.is_elsewhere else built.name
     spec = RunSpec(job=job, model=name, bounds=bounds, **values_of(question, RunSettings))
     spec = with_faults(spec, question, run.beginning(1), run.microbatches_per_step, question.num_steps)
     return Training(question, built, run, spec, forecast)
+
+
+def _require_held_out(question: TrainQuestion, model: Model, *, has_one_model: bool) -> None:
+    """Refuse evaluations during a run that has not one model in this process, or no accuracy.
+
+    Raises:
+        ArgumentError: There are such evaluations.
+    """
+    given = {name: getattr(question, name) for name in ("held_out_every", "target_accuracy")}
+    for name, value in given.items():
+        if value is not None and not has_one_model:
+            raise ArgumentError(
+                f"{name}: got {value} with processes of their own, checkpoints, or pipelines that are averaged, "
+                "expected one model in this process; leave it out"
+            )
+    if question.target_accuracy is not None:
+        samples = draw_held_out(model)
+        if samples is None or any(tensor.is_floating_point() for tensor in tensors_of(samples[1])):
+            raise ArgumentError(
+                f"target_accuracy: got {question.target_accuracy} for model {model.name}, expected a model with "
+                "classes and held-out samples; try digits"
+            )
 
 
 def _as_planned(question: TrainQuestion, plan: Plan, model: Model) -> TrainQuestion:

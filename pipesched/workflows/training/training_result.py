@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipesched.simulator.analysis import CellValue, readable_s, readable_share
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from pipesched.executor.training import Scores, Trained
+    from pipesched.simulator.fast import RunTime
     from pipesched.simulator.views import Curve
 
 
@@ -31,6 +32,7 @@ class TrainingResult:
         trained: The scores of every step, the step of divergence, and the scores of the final weights.
         forecast: The forecast, or None without costs.
         pipelines: Copies of the model that are averaged, each with a batch of its own in a step.
+        seed: Seed of weights, samples and dropout.
     """
 
     schedule: str
@@ -39,6 +41,7 @@ class TrainingResult:
     trained: Trained
     forecast: TrainingForecast | None = None
     pipelines: int = 1
+    seed: int = 0
 
     def __repr__(self) -> str:
         last = f", last loss {self.losses[-1]:.4g}" if self.losses else ""
@@ -70,6 +73,16 @@ class TrainingResult:
         return self.trained.looks
 
     @property
+    def steps_to_accuracy(self) -> int | None:
+        """The steps until an evaluation reached `target_accuracy`, or None."""
+        return None if self.trained.reached is None else self.trained.reached.num_steps
+
+    @property
+    def seconds_to_accuracy(self) -> float | None:
+        """The measured time until then, without evaluations, all ranks in turns [s]; None before the target."""
+        return None if self.trained.reached is None else self.trained.reached.seconds
+
+    @property
     def is_paused(self) -> bool:
         """Whether a signal ended the run early, after a checkpoint."""
         return self.trained.is_paused
@@ -92,7 +105,8 @@ class TrainingResult:
         """
         if target_loss is not None:
             require_number("target_loss", target_loss)
-        return summarize_training(self.schedule, self.forecast, self.trained, self.num_steps, target_loss)
+        row = summarize_training(self.schedule, self.forecast, self.trained, self.num_steps, target_loss)
+        return replace(row, seed=self.seed)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per step: loss, accuracy, and with costs its predicted time [s]."""
@@ -154,6 +168,10 @@ class TrainedRun:
         steps_per_s: Predicted steps per second, over the whole run.
         steps_to_target: Steps until the mean loss of the last twentieth of the run is at the target.
         target_s: Predicted seconds until the target is reached, when that is known.
+        steps_to_accuracy: Steps until the target accuracy, which ended the run.
+        accuracy_s: Predicted seconds until the loss of the step after that, or until the end of the run.
+        accuracy_measured_s: Measured seconds until the target accuracy, without evaluations, all ranks in turns.
+        seed: Seed of weights, samples and dropout.
     """
 
     schedule: str
@@ -172,6 +190,10 @@ class TrainedRun:
     steps_per_s: float | None
     steps_to_target: int | None
     target_s: float | None
+    steps_to_accuracy: int | None = None
+    accuracy_s: float | None = None
+    accuracy_measured_s: float | None = None
+    seed: int = 0
 
     def to_row(self) -> dict[str, CellValue]:
         """Return plain data."""
@@ -190,7 +212,7 @@ def summarize_training(
         num_steps: Requested steps.
         target_loss: Target of the smoothed loss, or None.
     """
-    diverged = trained.diverged
+    diverged, reached = trained.diverged, trained.reached
     tail = [] if diverged is not None else trained.steps[-max(1, num_steps // TAIL) :]
     target_step = None if target_loss is None else first_below([s.loss for s in trained.steps], target_loss, num_steps)
     return TrainedRun(
@@ -210,7 +232,14 @@ def summarize_training(
         steps_per_s=None if forecast is None else forecast.time.steps_per_s,
         steps_to_target=None if target_step is None else target_step + 1,
         target_s=None if target_step is None or forecast is None else forecast.time.at_s(target_step),
+        steps_to_accuracy=None if reached is None else reached.num_steps,
+        accuracy_s=None if reached is None or forecast is None else _at_s(forecast.time, reached.num_steps),
+        accuracy_measured_s=None if reached is None else reached.seconds,
     )
+
+
+def _at_s(time: RunTime, num_steps: int) -> float:
+    return time.at_s(num_steps) if num_steps < time.num_steps else time.makespan_s
 
 
 def first_below(losses: Sequence[float], target_loss: float, num_steps: int) -> int | None:
@@ -237,25 +266,53 @@ _LEGEND = {
 }
 
 
-def trained_table(outcomes: Sequence[TrainedRun], target_loss: float | None = None) -> Table:
+def trained_table(
+    outcomes: Sequence[TrainedRun], target_loss: float | None = None, target_accuracy: float | None = None
+) -> Table:
     """Return the measurements, a row per run."""
-    target = "" if target_loss is None else f"target: when the smoothed loss is {target_loss:g} or less"
-    unreached = "-" if target_loss is None else "not reached"
-    return Table("Trained", _known([_measured(outcome, unreached) for outcome in outcomes]), target, _LEGEND)
+    targets = [] if target_loss is None else [f"target: when the smoothed loss is {target_loss:g} or less"]
+    if target_accuracy is not None:
+        targets.append(
+            f"target accuracy: steps, and measured time without evaluations, all ranks in turns, until "
+            f"{readable_share(target_accuracy)} on samples kept from training"
+        )
+    rows = [
+        _seeded(outcome, outcomes) | _measured(outcome, target_loss is not None, target_accuracy is not None)
+        for outcome in outcomes
+    ]
+    return Table("Trained", _known(rows), "; ".join(targets), _LEGEND)
 
 
-def forecast_table(outcomes: Sequence[TrainedRun], costs: str, target_loss: float | None = None) -> Table:
-    """Return the forecasts, a row per run.
+def forecast_table(
+    outcomes: Sequence[TrainedRun],
+    costs: str,
+    target_loss: float | None = None,
+    target_accuracy: float | None = None,
+) -> Table:
+    """Return the forecasts: a row per run with a target, else a row per schedule.
 
     Args:
         outcomes: Runs, each with a forecast.
         costs: Origin of the costs.
         target_loss: Target of the loss, or None.
+        target_accuracy: Target of the held-out accuracy, or None.
     """
-    unreached = "-" if target_loss is None else "not reached"
-    rows = _known([_predicted(outcome, unreached) for outcome in outcomes])
+    if target_loss is None and target_accuracy is None:
+        outcomes = [*{outcome.schedule: outcome for outcome in outcomes}.values()]
+    rows = _known(
+        [
+            _seeded(outcome, outcomes) | _predicted(outcome, target_loss is not None, target_accuracy is not None)
+            for outcome in outcomes
+        ]
+    )
     copies = "; + 1: a predicted copy" if any("+" in row.get("weight copies", "") for row in rows) else ""
     return Table("Predicted", rows, f"every rank on its device, from {costs}{copies}")
+
+
+def _seeded(outcome: TrainedRun, outcomes: Sequence[TrainedRun]) -> dict[str, str]:
+    """Return the schedule, and the seed if runs have several."""
+    has_several = len({other.seed for other in outcomes}) > 1
+    return {"schedule": outcome.schedule, "seed": str(outcome.seed) if has_several else "-"}
 
 
 def _known(rows: Sequence[dict[str, str]]) -> tuple[dict[str, str], ...]:
@@ -264,31 +321,34 @@ def _known(rows: Sequence[dict[str, str]]) -> tuple[dict[str, str], ...]:
     return tuple({name: cell for name, cell in row.items() if name not in unknown} for row in rows)
 
 
-def _measured(outcome: TrainedRun, unreached: str) -> dict[str, str]:
-    diverged = "-"
+def _measured(outcome: TrainedRun, has_target_loss: bool, has_target_accuracy: bool) -> dict[str, str]:
+    diverged = reached = "-"
     if outcome.diverged_at is not None:
         loss = "not finite" if outcome.diverged_loss is None else f"{outcome.diverged_loss:.4g}"
         diverged = f"step {outcome.diverged_at}: {loss}"
+    if has_target_accuracy:
+        seconds = outcome.accuracy_measured_s
+        reached = "not reached" if seconds is None else f"{outcome.steps_to_accuracy}, {readable_s(seconds)}"
     return {
-        "schedule": outcome.schedule,
         "steps": str(outcome.steps),
         "diverged at": diverged,
+        "target accuracy": reached,
         "loss": _number(outcome.training_loss),
         "accuracy": readable_share(outcome.training_accuracy),
         "held-out loss": _number(outcome.held_out_loss),
         "held-out accuracy": readable_share(outcome.held_out_accuracy),
-        "steps to target": unreached if outcome.steps_to_target is None else str(outcome.steps_to_target),
+        "steps to target": str(outcome.steps_to_target or ("not reached" if has_target_loss else "-")),
     }
 
 
-def _predicted(outcome: TrainedRun, unreached: str) -> dict[str, str]:
+def _predicted(outcome: TrainedRun, has_target_loss: bool, has_target_accuracy: bool) -> dict[str, str]:
     return {
-        "schedule": outcome.schedule,
         "staleness": str(outcome.staleness),
         "weight copies": f"{outcome.weight_versions}{' + 1' * (outcome.predicted_copies or 0)}",
         "step": _seconds(outcome.seconds_per_step),
         "run": _seconds(outcome.run_s),
-        "time to target": unreached if outcome.target_s is None else readable_s(outcome.target_s),
+        "time to target": _seconds(outcome.target_s, "not reached" if has_target_loss else "-"),
+        "target accuracy": _seconds(outcome.accuracy_s, "not reached" if has_target_accuracy else "-"),
     }
 
 
@@ -296,5 +356,5 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else readable_s(value)
+def _seconds(value: float | None, unknown: str = "-") -> str:
+    return unknown if value is None else readable_s(value)

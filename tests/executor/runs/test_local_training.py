@@ -22,12 +22,12 @@ GPT = resolve_model("gpt:layers=2,width=16,heads=2,context=8")
 SYNCHRONOUS = ["gpipe", "1f1b", "zb_h1", "interleaved", "dualpipe_v", "data_parallel", "chimera"]
 
 
-def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, **fields):
+def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, learning=None, **fields):
     schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4)
     num_stages = schedule_spec.run(num_steps).lists(num_steps).num_stages
     given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": "float64"}
     spec = RunSpec(
-        job=Train(schedule_spec=schedule_spec, num_steps=num_steps, batch_size=batch_size),
+        job=Train(schedule_spec=schedule_spec, num_steps=num_steps, batch_size=batch_size, **learning or {}),
         model=model.name,
         bounds=even_bounds(len(model.layers), num_stages),
         **(given | fields),
@@ -35,10 +35,15 @@ def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step
     return train_locally(training_of(spec, model), on_step)
 
 
-def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3):
-    """Train the whole model; return (losses, accuracies, held-out loss, held-out accuracy)."""
+def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3, optimizer=None, rate=None):
+    """Train the whole model; return (losses, accuracies, held-out loss, held-out accuracy).
+
+    The learning rate of step k is multiplied by rate(k).
+    """
     module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
-    optimizer = torch.optim.SGD(module.parameters(), lr, momentum=0.9)
+    make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr, momentum=0.9))
+    optimizer = make(module.parameters())
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate or (lambda step: 1.0))
     losses, accuracies = [], []
     for step in range(num_steps):
         x, y = model.batch(batch_size, step_seed(seed, step))
@@ -49,6 +54,7 @@ def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        scheduler.step()
     x, y = model.held_out()
     output = module(x.double() if x.is_floating_point() else x)
     held_out = (model.loss(output, y).item(), (output.argmax(-1) == y).double().mean().item())
@@ -64,6 +70,69 @@ def test_a_synchronous_schedule_trains_as_the_whole_model_does(name):
     assert result.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
     assert result.held_out.accuracy == pytest.approx(held_out_accuracy)
     assert result.diverged is None
+
+
+RATES = {
+    "step": (
+        {"lr_schedule": "step", "lr_milestones": (4, 9), "lr_factor": 0.3},
+        lambda k: 0.3 ** ((k >= 4) + (k >= 9)),
+    ),
+    "one step": ({"lr_schedule": "step", "lr_milestones": 5}, lambda k: 0.1 ** (k >= 5)),
+    "cosine": ({"lr_schedule": "cosine"}, lambda k: (1 + math.cos(math.pi * k / 12)) / 2),
+    "longer cosine": (
+        {"lr_schedule": "cosine", "lr_end": 0.1, "lr_steps": 30},
+        lambda k: 0.1 + 0.9 * (1 + math.cos(math.pi * k / 30)) / 2,
+    ),
+    "linear": ({"lr_schedule": "linear", "lr_end": 0.25}, lambda k: 1 - 0.75 * k / 12),
+    "polynomial": ({"lr_schedule": "polynomial", "lr_power": 2.0, "lr_steps": 10}, lambda k: max(0, 1 - k / 10) ** 2),
+    "warm-up": ({"lr_warmup": 5}, lambda k: min(1, (k + 1) / 6)),
+    "warm-up and step": (
+        {"lr_schedule": "step", "lr_milestones": [6], "lr_warmup": 3},
+        lambda k: min(1, (k + 1) / 4) * 0.1 ** (k >= 6),
+    ),
+    "warm-up and polynomial": (
+        {"lr_schedule": "polynomial", "lr_warmup": 4},
+        lambda k: (k + 1) / 5 if k < 4 else 1 - (k - 4) / 8,
+    ),
+}
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_the_learning_rate_of_a_step_is_that_of_the_closed_form(name, rate):
+    learning, factor = RATES[rate]
+    result = trained(name, 12, learning=learning)
+    losses, accuracies, held_out_loss, _ = plain_loop(12, rate=factor)
+    assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-10)
+    assert [scores.accuracy for scores in result.steps] == pytest.approx(accuracies)
+    assert result.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
+
+
+OPTIMIZERS = {
+    "nesterov": ("momentum", {"is_nesterov": True}, lambda ps: torch.optim.SGD(ps, 0.05, momentum=0.9, nesterov=True)),
+    "decay": ("momentum", {"weight_decay": 0.1}, lambda ps: torch.optim.SGD(ps, 0.05, momentum=0.9, weight_decay=0.1)),
+    "sgd": ("sgd", {"weight_decay": 0.2}, lambda ps: torch.optim.SGD(ps, 0.05, weight_decay=0.2)),
+    "adam": ("adam", {"weight_decay": 0.1}, lambda ps: torch.optim.Adam(ps, 0.05, weight_decay=0.1)),
+    "adamw": ("adamw", {"weight_decay": 0.3}, lambda ps: torch.optim.AdamW(ps, 0.05, weight_decay=0.3)),
+    "adamw, none": ("adamw", {"weight_decay": 0.0}, lambda ps: torch.optim.AdamW(ps, 0.05, weight_decay=0.0)),
+    "adamw, usual": ("adamw", {}, lambda ps: torch.optim.AdamW(ps, 0.05)),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_an_optimizer_with_its_settings_is_that_of_pytorch(name, optimizer):
+    own, settings, make = OPTIMIZERS[optimizer]
+    result = trained(name, 12, learning={**settings, "lr_schedule": "cosine"}, optimizer=own)
+    losses = plain_loop(12, optimizer=make, rate=RATES["cosine"][1])[0]
+    assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["zbv", "chimera", "interleaved", "data_parallel"])
+def test_other_synchronous_schedules_follow_a_learning_rate_too(name):
+    learning, factor = RATES["warm-up and step"]
+    losses = plain_loop(12, rate=factor)[0]
+    assert [scores.loss for scores in trained(name, 12, learning=learning).steps] == pytest.approx(losses, rel=1e-10)
 
 
 @pytest.mark.parametrize("name", ["pipedream", "xpipe"])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.views import Curve, learning_curve_figure, save_figure, smoothed
+from pipesched.simulator.views import Curve, learning_curve_figure, mean_curve, save_figure, smoothed
 
 
 def test_a_smoothed_loss_is_the_mean_of_the_last_ones():
@@ -93,3 +93,22 @@ def test_smoothed_curves_use_most_of_the_height(losses):
 def test_the_target_loss_is_inside_of_the_axes():
     (axes,) = learning_curve_figure([Curve("gpipe", (2.0, 1.9, 1.8))], target_loss=0.5).axes
     assert axes.get_ylim()[0] < 0.5
+
+
+def test_several_seeds_have_a_mean_and_a_band_of_one_standard_deviation():
+    runs = [(4.0, 3.0, 2.0), (2.0, 1.0, 2.0), (3.0, 2.0)]
+    mean = mean_curve([Curve("gpipe", losses, (1.0, 2.0, 3.0)[: len(losses)]) for losses in runs])
+    assert mean.losses == (3.0, 2.0, 2.0)
+    assert (mean.name, mean.times_s, mean.runs) == ("gpipe", (1.0, 2.0, 3.0), tuple(runs))
+    axes = learning_curve_figure([mean]).axes[0]
+    (line,), (band,) = axes.lines, axes.collections
+    assert list(line.get_ydata()) == [3.0, 2.0, 2.0]
+    edges = {tuple(point) for point in band.get_paths()[0].vertices}
+    assert {(0.0, 2.0), (0.0, 4.0), (1.0, 1.0), (1.0, 3.0), (2.0, 2.0)} <= edges  # deviations 1, 1 and 0
+    assert axes.get_ylim()[0] < 1.0 < 4.0 < axes.get_ylim()[1]
+
+
+def test_a_seed_that_diverged_marks_the_mean_and_one_seed_is_its_own_mean():
+    alone = Curve("gpipe", (1.0, 2.0))
+    assert mean_curve([alone]) is alone
+    assert mean_curve([alone, Curve("gpipe", (1.0, math.inf), has_diverged=True)]).has_diverged

@@ -68,6 +68,9 @@ MEASURED = Measure(
     emulate=uniform(2, 0.1, 0.2),
     cluster=cluster_text(pipesched.flat(2), "c"),
 )
+FALLING = Train(
+    schedule_spec=SPEC, num_steps=9, batch_size=4, lr_schedule="step", lr_milestones=(3, 6), lr_factor=0.5, lr_warmup=2
+)
 INDEX = CheckpointIndex(
     format="pipesched-checkpoint",
     version=1,
@@ -88,6 +91,7 @@ WRITTEN = {
     "job": [
         job_to_json(RunSpec(job=MEASURED)),
         job_to_json(RunSpec(job=Train(schedule_spec=SPEC, num_steps=2, batch_size=4), model="mlp", bounds=((0, 4),))),
+        job_to_json(RunSpec(job=FALLING, model="mlp", bounds=((0, 4),))),
     ],
 }
 READERS = {
@@ -102,7 +106,16 @@ READERS = {
 }
 TOGETHER = {
     "run-costs": {"variation", "yardstick", "stages.0.work.F"},
-    "job": {"job.emulate", "model", "is_finite_checked", "has_green_contexts", "weights"},
+    "job": {
+        "job.emulate",
+        "model",
+        "is_finite_checked",
+        "has_green_contexts",
+        "weights",
+        "job.is_nesterov",
+        "job.lr_schedule",
+        "job.lr_milestones",
+    },
 }
 """Fields that readers refuse because of another: the version, a stage without a forward, a job of no model."""
 

@@ -1,5 +1,6 @@
 """The library trains: in this process, with a process per rank, or as a rank of torchrun's."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -39,6 +40,16 @@ def test_costs_predict_when_each_loss_is_known():
     summary = result.summary(target_loss=100.0)
     assert (summary.run_s, summary.staleness) == (pytest.approx(6 * 4.5), 0)
     assert summary.steps_to_target == 1
+
+
+@pytest.mark.distributed
+def test_processes_follow_a_learning_rate_as_one_process_does():
+    rate = {"lr_schedule": "step", "lr_milestones": [4], "lr_warmup": 2, "weight_decay": 0.1, "is_nesterov": True}
+    for name in ("1f1b", "pipedream"):
+        here = pipesched.train(MODEL, spec(name), **HOW, **rate)
+        there = pipesched.train(MODEL, spec(name), **HOW, **rate, is_distributed=True)
+        assert there.losses == pytest.approx(here.losses, rel=1e-12)
+        assert there.held_out_loss == pytest.approx(here.held_out_loss, rel=1e-12)
 
 
 @pytest.mark.distributed
@@ -82,6 +93,51 @@ def test_replicas_of_a_stage_are_judged_once():
     assert looks[3].loss == pytest.approx(plain.held_out_loss, rel=1e-9)
 
 
+REACHING = {"num_steps": 40, "batch_size": 32, "optimizer": "momentum", "lr": 0.02, "dtype": "float64"}
+
+
+@pytest.mark.parametrize("name", ["gpipe", "pipedream"])
+def test_a_run_ends_at_the_first_evaluation_with_the_target_accuracy(name, tmp_path):
+    """Its scores and weights are those of a run of so many steps."""
+    export = tmp_path / "m.safetensors"
+    looks = pipesched.train(MODEL, spec(name), **REACHING, held_out_every=5).held_out_on_the_way
+    target = looks[20].accuracy
+    first = next(steps for steps, scores in looks.items() if scores.accuracy >= target)
+    began_s = time.perf_counter()
+    result = pipesched.train(
+        MODEL,
+        spec(name),
+        **REACHING,
+        held_out_every=5,
+        target_accuracy=target,
+        export=export,
+        costs=pipesched.DeviceCost(1.0, 2.0),
+    )
+    assert 0 < result.seconds_to_accuracy < time.perf_counter() - began_s
+    ends = pipesched.train(MODEL, spec(name), **(REACHING | {"num_steps": first}), export=tmp_path / "n.safetensors")
+    assert result.steps_to_accuracy == len(result.losses) == first <= 20
+    assert (result.losses, result.held_out_accuracy) == (ends.losses, ends.held_out_accuracy)
+    assert export.read_bytes() == (tmp_path / "n.safetensors").read_bytes()
+    row = result.summary()
+    assert (row.steps_to_accuracy, row.accuracy_measured_s) == (first, result.seconds_to_accuracy)
+    assert 3.0 * first < row.accuracy_s < 4.5 * (first + 1)  # F 1 s and B 2 s a step, with the bubble of gpipe
+
+
+def test_the_final_weights_count_as_an_evaluation_and_a_target_out_of_reach_ends_nothing():
+    how = {"schedule": spec("1f1b"), **REACHING, "held_out_every": 15}
+    end = pipesched.train(MODEL, **how)
+    assert max(scores.accuracy for scores in end.held_out_on_the_way.values()) < end.held_out_accuracy
+    reached = pipesched.train(MODEL, **how, target_accuracy=end.held_out_accuracy)
+    assert (reached.steps_to_accuracy, reached.losses) == (40, end.losses)
+    missed = pipesched.train(MODEL, **how, target_accuracy=1.0)
+    assert (missed.steps_to_accuracy, missed.seconds_to_accuracy, missed.losses) == (None, None, end.losses)
+
+
+def test_a_target_needs_samples_with_classes():
+    with pytest.raises(pipesched.ArgumentError, match=r"^target_accuracy: got 0.5 for model mlp"):
+        pipesched.train("mlp:layers=4", spec("gpipe"), num_steps=2, target_accuracy=0.5)
+
+
 @pytest.mark.parametrize("changed", [{"is_distributed": True}, {"schedule": spec("avgpipe")}, {"held_out_every": 0}])
 def test_what_nobody_could_judge_on_the_way_is_refused(changed):
     with pytest.raises(pipesched.ArgumentError, match=r"^held_out_every: got "):
@@ -104,6 +160,18 @@ def test_a_run_that_diverges_is_a_result():
         ({"advance": "auto", "schedule": spec("avgpipe")}, "advance: got auto, expected `is_distributed=True`"),
         ({"averaging": "synchronous"}, "averaging: got synchronous with gpipe"),
         ({"partition": "balanced"}, "partition: got balanced without `profile`"),
+        ({"is_nesterov": True, "optimizer": "adam"}, "is_nesterov: got True with optimizer adam, expected momentum"),
+        ({"lr_schedule": "step"}, "lr_milestones: got none with schedule step, expected steps"),
+        ({"lr_milestones": [3]}, "lr_milestones: got 3 with schedule constant, expected step"),
+        ({"lr_schedule": "step", "lr_milestones": [3, 2]}, "lr_milestones: got 3,2, expected steps that increase"),
+        ({"lr_schedule": "step", "lr_milestones": 2, "lr_warmup": 2}, "lr_milestones: got 2, expected more than the 2"),
+        ({"lr_schedule": "linear", "lr_warmup": 6}, "lr_warmup: got 6, expected fewer than the 6 steps of schedule"),
+        ({"lr_schedule": "cosine", "lr_steps": 5}, "lr_steps: got 5, expected at least the 6 steps of the run"),
+        ({"lr_end": 0.1}, "lr_end: got 0.1 with schedule constant, expected cosine or linear"),
+        ({"lr_schedule": "exponential"}, "lr_schedule: got 'exponential', expected one of constant, step, cosine"),
+        ({"weight_decay": -1.0}, "weight_decay: got -1.0, expected a number from 0"),
+        ({"target_accuracy": 50}, "target_accuracy: got 50, expected a number from 0 to 1"),
+        ({"target_accuracy": 0.5, "is_distributed": True}, "target_accuracy: got 0.5 with processes of their own"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(arguments, words):
