@@ -36,6 +36,7 @@ from pipesched.profiles.models import (
     mapped,
     tensors_of,
 )
+from pipesched.schedules.common import users_place
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring.split_backward import Rest
@@ -320,9 +321,8 @@ class LayerChain:
 
     def _blamed(self, number: int, error: Exception) -> ProfileError:
         message = " ".join(str(error).split())[:200]
-        return self._fault(
-            number, f"got {type(error).__name__} ({message}), expected it to run; try fewer samples, or correct it"
-        )
+        got = f"got {type(error).__name__} ({message}){users_place(error)}"
+        return self._fault(number, f"{got}, expected it to run; try fewer samples, or correct it")
 
     def _fault(self, number: int, what: str) -> ProfileError:
         return ProfileError(f"model {self.model.name}: layer {number} ({self.model.layer_names[number]}): {what}")

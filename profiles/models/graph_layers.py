@@ -17,6 +17,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.models.aliases import Aliases
 from pipesched.profiles.models.constants import Constants, placed_on
 from pipesched.profiles.models.cut_points import MARK, CutRule, is_part, state_name
+from pipesched.profiles.models.traced_lines import keep_users_lines
 
 _DROPPED: Final = (MARK, torch.ops.aten._assert_tensor_metadata.default)  # noqa: SLF001 -- the op's name
 """Ops of a traced graph that no layer needs: marks, and checks of types that autocast may change."""
@@ -194,7 +195,9 @@ class CutGraph:
             made[node] = graph.node_copy(node, of)
             made[node].args, made[node].kwargs = placed_on(device, (made[node].args, made[node].kwargs))
         graph.output(tuple(of(node) for node in leaving))
-        return cast(LayerFunction, GraphModule(root, graph).forward), list(states)
+        made_module = GraphModule(root, graph)
+        keep_users_lines(made_module)
+        return cast(LayerFunction, made_module.forward), list(states)
 
     def _protect(self, layer: int, graph: Graph, made: dict[Node, Node]) -> None:
         """Copy the entering values that a layer changes in place: they belong to the layer before."""

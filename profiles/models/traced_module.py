@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import logging
-import re
 import sys
 import traceback
 import warnings
@@ -22,6 +21,7 @@ from pipesched.profiles.models.cut_points import CutRule, owner_name, state_name
 from pipesched.profiles.models.graph_layers import CutGraph, LayerFunction
 from pipesched.profiles.models.kept_state import kept_random_state
 from pipesched.profiles.models.structures import Structure
+from pipesched.profiles.models.traced_lines import is_of_torch, users_line
 from pipesched.profiles.models.values import Value, tensors_of
 
 Signature: TypeAlias = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -380,27 +380,20 @@ def _require_known_shapes(graph: torch.fx.GraphModule) -> None:
     for node in graph.graph.nodes:
         made = node.meta.get("val")
         if isinstance(made, Tensor) and not all(isinstance(size, int) for size in made.shape):
-            lines = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
-            own = [f"{file}:{line}: " for file, line in lines if not _is_of_torch(file)]
-            raise ProfileError((own[-1] if own else "") + _DEPENDS.format(""))
+            call = users_line(node)
+            raise ProfileError(("" if call is None else f"{call.file}:{call.line}: ") + _DEPENDS.format(""))
 
 
 _DEPENDS = (
     "got a branch or a shape that depends on values of tensors{}, expected a forward that runs the same operations for "
     "every batch; use torch.where, or make the model a list of layers"
 )
-_NOT_THE_USERS = tuple(Path(file).parent for file in (torch.__file__, __file__))
 _LAYERS = Path(nn.__file__).parent
-
-
-def _is_of_torch(file: str) -> bool:
-    """Return whether a file is a part of torch, or of the tracer."""
-    return any(Path(file).is_relative_to(folder) for folder in _NOT_THE_USERS)
 
 
 def _trace_fault(error: Exception) -> str:
     all_frames = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in all_frames if not frame.filename.startswith("<") and not _is_of_torch(frame.filename)]
+    frames = [frame for frame in all_frames if not frame.filename.startswith("<") and not is_of_torch(frame.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
     message = " ".join(str(error).split())[:200]
     if "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__:

@@ -12,6 +12,7 @@ from .memory_room import paused_collector as paused_collector
 from .memory_room import require_room_for_torch as require_room_for_torch
 from .memory_room import room_bytes as room_bytes
 from .memory_room import too_many_objects as too_many_objects
+from .quoting import USERS_LINE as USERS_LINE
 from .quoting import OneLineError as OneLineError
 from .quoting import guess as guess
 from .quoting import printable as printable
@@ -19,6 +20,7 @@ from .quoting import said as said
 from .quoting import shortened as shortened
 from .quoting import shown as shown
 from .quoting import users_lines as users_lines
+from .quoting import users_place as users_place
 from .settings import Counts as Counts
 from .settings import Declared as Declared
 from .settings import Description as Description

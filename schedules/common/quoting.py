@@ -48,11 +48,25 @@ def users_lines(error: BaseException) -> list[tuple[str, int, str]]:
 
     Frames of Python, PyTorch and this package are left out. An error raised in them alone has no lines.
     """
-    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)
-              if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS]  # fmt: skip
-    return [(Path(frame.f_code.co_filename).name, line, frame.f_code.co_name) for frame, line in frames]
+    lines: list[tuple[str, int, str]] = []
+    for frame, line in walk_tb(error.__traceback__):
+        call = None
+        if USERS_LINE in frame.f_globals:
+            call = frame.f_globals[USERS_LINE](line)
+        elif str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS:
+            call = frame.f_code.co_filename, line, frame.f_code.co_name
+        if call is not None:
+            lines.append((Path(call[0]).name, *call[1:]))
+    return lines
 
 
+def users_place(error: BaseException) -> str:
+    """Return `` at net.py:12 in forward`` for the innermost call in a user's code at an error, or an empty text."""
+    return next((f" at {file}:{line} in {function}" for file, line, function in users_lines(error)[::-1]), "")
+
+
+USERS_LINE = "__users_line__"
+"""Global of generated code: a function from its line to the user's (file, line, function) behind it, or None."""
 _NOT_THE_USERS = {"pipesched", "torch", *sys.stdlib_module_names} - {"__main__"}
 
 

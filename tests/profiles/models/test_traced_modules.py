@@ -10,7 +10,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pipesched
+from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.models import build_layers, mapped, tensors_of, trace_model
+from pipesched.schedules.common import users_lines
 from tests.profiles.models.chains import Chain
 from tests.profiles.models.tiny_modules import ALL, CLASSES, gpt2, llama, lstm, resnet
 
@@ -330,6 +332,31 @@ def test_errors_have_one_line(module, cuts, message, capfd):
     assert str(caught.value).startswith("model faulty: ")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", ""), "torch logs nothing"
+
+
+class LookingUp(Branching):
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(4, 4) for _ in range(2))
+
+    def forward(self, tokens):
+        x = self.blocks[0](self.tables[0](tokens))
+        return self.blocks[1](x) + self.tables[1](2 * tokens)  # the second table
+
+
+def test_an_error_in_a_traced_layer_names_the_line_of_the_user():
+    def batch(num_samples, seed):
+        return torch.arange(num_samples), torch.ones(num_samples, 4)
+
+    model = trace_model("lookup", LookingUp(), functional.mse_loss, batch, cuts=["blocks.1"])
+    assert build_layers(model, 0, 2, seed=0)(torch.tensor([0, 1])).shape == (2, 4)
+    with pytest.raises(IndexError) as caught:
+        build_layers(model, 0, 2, seed=0)(torch.tensor([0, 2]))
+    place = Path(__file__).name, line_of("# the second table"), "forward"
+    assert users_lines(caught.value)[1:] == [place]
+    with pytest.raises(pipesched.ProfileError) as told:
+        profile_model(model, ProfilerSettings(microbatch_sizes=(3,), repeats=1, warmup=1))
+    assert f"(index out of range in self) at {place[0]}:{place[1]} in forward, expected it to run" in str(told.value)
 
 
 def test_a_trace_prints_nothing_but_its_error(capfd):
