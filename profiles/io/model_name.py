@@ -11,7 +11,7 @@ from typing import Any, final
 from pipesched.profiles import ProfileError
 from pipesched.schedules.common import guess, shown
 
-BUILT_IN = ("conv", "digits", "gpt", "lstm", "mlp")
+BUILT_IN = ("alexnet", "conv", "digits", "gpt", "lenet5", "lstm", "mlp", "resnet", "vgg16")
 """The models that come with pipesched."""
 TRUST_ADVICE = "try trusted(name) of pipesched.profiles.io if it is yours"
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model, class_loss, require_dropout, require_range
 
+_SCAN = (8, 8)
 _NUM_PIXELS, _NUM_CLASSES, _NUM_HELD_OUT = 64, 10, 297
 
 
@@ -48,6 +49,18 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
         _batch,
         _held_out,
     )
+
+
+def picture_batch(channels: int, side: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return scans enlarged to pictures (B, `channels`, `side`, `side`), and their digits (B,)."""
+    pixels, classes = _batch(num_samples, seed)
+    return _enlarged(pixels, channels, side), classes
+
+
+def held_out_pictures(channels: int, side: int) -> tuple[Tensor, Tensor]:
+    """Return the held-out scans as in `picture_batch`."""
+    pixels, classes = _held_out()
+    return _enlarged(pixels, channels, side), classes
 
 
 class DigitsBlock(nn.Module):
@@ -99,6 +112,11 @@ def _batch(num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(seed)
     chosen = torch.randint(len(classes) - _NUM_HELD_OUT, (num_samples,), generator=random)
     return pixels[chosen], classes[chosen]
+
+
+def _enlarged(pixels: Tensor, channels: int, side: int) -> Tensor:
+    scans = pixels.reshape(-1, 1, *_SCAN)
+    return functional.interpolate(scans, (side, side), mode="bilinear").expand(-1, channels, -1, -1).contiguous()
 
 
 def _held_out() -> tuple[Tensor, Tensor]:

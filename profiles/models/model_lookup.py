@@ -17,6 +17,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.io import BUILT_IN, read_arguments, require_trusted
 from pipesched.profiles.models.conv import conv
 from pipesched.profiles.models.digits import digits
+from pipesched.profiles.models.image_networks import alexnet, lenet5, resnet, vgg16
 from pipesched.profiles.models.kept_state import kept_random_state
 from pipesched.profiles.models.language_models import gpt, lstm
 from pipesched.profiles.models.library_models import hugging_face, torchvision
@@ -28,7 +29,9 @@ from pipesched.profiles.models.whole_module import model_of
 from pipesched.profiles.processes import users_folders, users_module
 from pipesched.schedules.common import shown
 
-MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
+MODELS: dict[str, Callable[..., Model]] = dict(
+    zip(BUILT_IN, (alexnet, conv, digits, gpt, lenet5, lstm, mlp, resnet, vgg16), strict=True)
+)
 """The models that come with pipesched, by name."""
 LIBRARIES: dict[str, Callable[..., Model]] = {"hf": hugging_face, "tv": torchvision}
 """The models of installed libraries, by prefix."""

@@ -35,7 +35,8 @@ class ModelChoice:
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="gpt, conv, lstm, digits, mlp, hf:gpt2, tv:resnet50, with arguments as gpt:layers=8,width=320; or "
+            help="gpt, conv, lstm, digits, mlp, lenet5, alexnet, vgg16, resnet, hf:gpt2, tv:resnet50, with arguments "
+            "as gpt:layers=8,width=320; or "
             "module:factory, path.py:factory.",
         ),
     ] = None

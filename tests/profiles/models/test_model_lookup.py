@@ -131,7 +131,7 @@ def test_a_flag_is_true_or_false_as_its_word_says(arguments, num_true):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpz", "expected one of conv, digits, gpt, lstm, mlp, hf:TYPE, tv:NAME, package.module:factory or path.py"),
+        ("gpz", "lenet5, lstm, mlp, resnet, vgg16, hf:TYPE, tv:NAME, package.module:factory or path.py"),
         ("gpz:layers=2", "unknown model"),
         ("", "unknown model"),
         (":f", "unknown model"),
@@ -151,6 +151,10 @@ def test_a_flag_is_true_or_false_as_its_word_says(arguments, num_true):
         ("gpt:dropout=1", "expected 0 <= dropout < 1"),
         ("gpt:dropout=nan", "expected 0 <= dropout < 1"),
         ("conv:channels=6", "multiple of 4"),
+        ("lenet5:image=8", "image: got 8, expected 16 to 512"),
+        ("alexnet:classes=9", "classes: got 9, expected 10 to 65536"),
+        ("vgg16:linear=0", "linear: got 0, expected 1 to 65536"),
+        ("resnet:depth=21", "depth: got 21, expected 6n + 2"),
         ("conv:blocks=0", "expected 1 to 16"),
         ("conv:image=2", "halve it 3 times"),
         ("conv:classes=1", "expected 2 to 256"),

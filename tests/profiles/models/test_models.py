@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,14 +14,19 @@ SMALL = [
     "conv:channels=8,blocks=4,image=8,classes=5",
     "digits:width=8,blocks=2",
     "lstm:layers=2,width=8,context=6",
+    "lenet5:image=16",
+    "alexnet:width=4,linear=16,image=16,dropout=0.0",
+    "vgg16:width=2,linear=16,dropout=0.0,batch_norm=false",
 ]
+NORMED = ["resnet:depth=8,width=4,image=8", "vgg16:width=2,linear=16,dropout=0.0"]
+"""Models with BatchNorm: their loss depends on the other samples of the micro-batch."""
 
 
 def weights(module):
     return [parameter.detach().clone() for parameter in module.parameters()]
 
 
-@pytest.mark.parametrize("text", SMALL)
+@pytest.mark.parametrize("text", SMALL + NORMED)
 def test_a_slice_has_the_weights_of_the_whole_model(text):
     model = resolve_model(text)
     num_layers = len(model.layers)
@@ -49,7 +55,9 @@ def test_seeds_and_layers_differ():
     assert not torch.equal(firsts[0], firsts[2])
 
 
-@pytest.mark.parametrize(("text", "dtype"), [*((text, torch.float64) for text in SMALL), (SMALL[1], torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("text", "dtype"), [*((text, torch.float64) for text in SMALL + NORMED), (SMALL[1], torch.bfloat16)]
+)
 def test_a_model_learns_its_batch(text, dtype):
     model = resolve_model(text)
     chain = build_layers(model, 0, len(model.layers), seed=0, dtype=dtype)
@@ -118,6 +126,42 @@ def test_an_lstm_has_eight_matrices_per_layer():
     model = resolve_model("lstm:layers=3,width=16")
     chain = build_layers(model, 0, len(model.layers), seed=0)
     assert sum(w.numel() for w in chain.parameters()) == 256 * 16 + 3 * (8 * 16**2 + 8 * 16) + 16 * 256 + 256
+
+
+@pytest.mark.parametrize(
+    ("text", "published"),
+    [
+        ("lenet5", 61_706),  # 156 + 2,416 + 48,120 + 10,164 + 850
+        ("vgg16:image=224,classes=1000,batch_norm=false", 138_357_544),  # torchvision's vgg16
+        ("resnet:depth=20", 269_722),  # He et al., 2016, Table 6: 0.27 M, 0.85 M, 1.7 M
+        ("resnet:depth=56", 853_018),
+        ("resnet:depth=110", 1_727_962),
+    ],
+)
+def test_networks_of_the_literature_have_the_published_parameters(text, published):
+    model = resolve_model(text)
+    with torch.device("meta"):
+        chain = nn.Sequential(*(layer() for layer in model.layers))
+    assert sum(w.numel() for w in chain.parameters()) == published
+
+
+def test_an_alexnet_has_the_parameters_of_its_five_convolutions_and_three_linear_maps():
+    with torch.device("meta"):
+        chain = nn.Sequential(*(layer() for layer in resolve_model("alexnet").layers))
+    channels = [3, 64, 192, 384, 256, 256]
+    convolutions = sum(9 * a * b + b for a, b in pairwise(channels))
+    linears = (256 * 4 + 1) * 4096 + (4096 + 1) * 4096 + (4096 + 1) * 10
+    assert sum(w.numel() for w in chain.parameters()) == convolutions + linears
+
+
+def test_a_residual_block_halves_the_picture_and_keeps_every_second_pixel():
+    (block,) = build_layers(resolve_model("resnet:depth=8,width=4"), 2, 3, seed=0)
+    x = torch.rand(2, 4, 8, 8)
+    nn.init.zeros_(block.norm2.weight)  # leaves the shortcut
+    result = block(x)
+    assert torch.equal(result[:, 2:6], x[:, :, ::2, ::2])
+    assert not result[:, :2].any()
+    assert not result[:, 6:].any()
 
 
 @pytest.mark.parametrize("wrong", ["layers=0", "width=0", "context=20000", "vocab=10", "dropout=1"])
