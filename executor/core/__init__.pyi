@@ -59,6 +59,7 @@ from .streams import RankStreams as RankStreams
 from .streams import Signal as Signal
 from .streams import green_pointers as green_pointers
 from .streams import green_streams as green_streams
+from .weight_copies import copied_weights as copied_weights
 from .weight_predictor import Predictor as Predictor
 from .weight_versions import Weights as Weights
 from .whole_state import WeightFile as WeightFile

@@ -174,22 +174,34 @@ def _ties_in(model: Model, bounds: Sequence[tuple[int, int]], stage: int, module
 
     A layer of another stage is built for the shape of its parameter if this stage lacks it, and others share it.
     """
-    first, last = bounds[stage]
+    first, _ = bounds[stage]
     parameters, copies = list[Tensor](), list[Tensor]()
-    if stage not in tied_stages(model, bounds):
+    own = tied_parameters(model, bounds, stage, module)
+    if not own:
         return StageTies()
     example = next(module.parameters())
-    for tie in ties_between(model, bounds):
-        own = next((place for place in tie if first <= place[0] < last), None)
-        if own is not None:
-            parameters.append(_parameter(model, module, own, first))
+    for number, tie in enumerate(ties_between(model, bounds)):
+        if number in own:
+            parameters.append(own[number])
             if tie[0][0] < first:
-                copies.append(parameters[-1])
+                copies.append(own[number])
         else:
             layer = tie[0][0]
             shape = _parameter(model, build_layers(model, layer, layer + 1, seed=0), tie[0], layer).shape
             parameters.append(example.new_zeros(()).expand(shape))
     return StageTies(parameters, frozenset(copies))
+
+
+def tied_parameters(
+    model: Model, bounds: Sequence[tuple[int, int]], stage: int, module: nn.Module
+) -> dict[int, nn.Parameter]:
+    """Return the parameters that `stage`, whose layers are `module`, shares with others, by number of the tie.
+
+    The ties are those of `ties_between`.
+    """
+    first, last = bounds[stage]
+    places = [next((place for place in tie if first <= place[0] < last), None) for tie in ties_between(model, bounds)]
+    return {number: _parameter(model, module, own, first) for number, own in enumerate(places) if own is not None}
 
 
 def _parameter(model: Model, module: nn.Module, place: tuple[int, str], first: int) -> nn.Parameter:

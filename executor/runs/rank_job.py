@@ -13,8 +13,9 @@ from typing import Generic, TypeAlias, TypeVar
 import torch
 
 from pipesched.executor import starting, waits_told_to, writing
-from pipesched.executor.core import Batch, DevicePosition, Stage, lists_of, polled
+from pipesched.executor.core import Batch, DevicePosition, ModuleStage, Stage, lists_of, polled
 from pipesched.executor.launch import Gate, LeaveRequest, PageRow, RankContext, RunSpec, references
+from pipesched.executor.runs.equal_models import require_equal_layers, require_equal_weights
 from pipesched.executor.training import Scores, save_stages
 from pipesched.executor.transport import BoundaryShape, find_shapes
 from pipesched.profiles.models import Model, resolve_model
@@ -144,8 +145,14 @@ class RankJob(ABC, Generic[_Result]):
             ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
             ProfileError: There is no such model, or it cannot be built.
         """
+        is_real = not self.spec.is_emulated
         with starting(context.rank):
+            if is_real:
+                require_equal_layers(self.model)
             stages, batch = self.build(context)
+        if is_real:
+            modules = {index: stage.module for index, stage in stages.items() if isinstance(stage, ModuleStage)}
+            require_equal_weights(self.lists, self.model, self.spec.bounds, modules)
         shapes = self.shapes(context, stages, batch)
         gc.collect()
         gc.freeze()  # the built objects stay: the collector need not visit them inside an op

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipesched.executor import LAUNCHER_S, ExecutionError, PeerLost, starting, waiting_for
-from pipesched.executor.core import Batch, HostClock, ModuleStage, Rank, Recorder, Stage, build_stages
+from pipesched.executor.core import Batch, HostClock, ModuleStage, Rank, Recorder, Stage, build_stages, copied_weights
 from pipesched.executor.launch import all_gather, field_digests, gather_texts, met
 from pipesched.executor.runs.loss_mail import LossMail
 from pipesched.executor.runs.measuring_job import clock_offset_ns, recorded_tensors
@@ -58,7 +58,7 @@ class RankLoop(OwnLoop):
                 lists.home(lists.num_stages - 1, microbatch) == context.rank
                 for microbatch in range(lists.num_microbatches)
             )
-            self._align_replicas()
+            self._align_copies()
             self._counts: dict[int, int] = {}
             for text in gather_texts(json.dumps(self._own_counts())):
                 self._counts |= {int(index): count for index, count in json.loads(text).items()}
@@ -94,15 +94,18 @@ class RankLoop(OwnLoop):
         with evaluation_mode(stage.module for stage in self._stages.values()):
             return find_shapes(self._spec.schedule, self._context.rank, self._stages, self._sample)
 
-    def _align_replicas(self) -> None:
-        """Give all replicas of a stage the weights of the first, as scripts may have drawn different ones."""
-        lists, rank = self._spec.schedule, self._context.rank
-        copied = [index for index in range(lists.num_stages) if len(lists.replicas(index)) > 1]
-        own = {index: self._stages[index].module.state_dict() for index in copied if index in self._stages}
-        first = {index: state for index, state in own.items() if min(lists.replicas(index)) == rank}
-        state = self.union({f"{index}.{key}": tensor for index, its in first.items() for key, tensor in its.items()})
-        for index, its in own.items():
-            self._stages[index].module.load_state_dict({key: state[f"{index}.{key}"] for key in its})
+    def _align_copies(self) -> None:
+        """Give all copies of a weight the value of the first, as scripts may have drawn different ones.
+
+        The replicas of a stage have copies, and so have stages that share a parameter.
+        """
+        modules = {index: stage.module for index, stage in self._stages.items()}
+        copied = copied_weights(self._spec.schedule, self._spec.model, self._spec.bounds, modules)
+        rank = self._context.rank
+        firsts = self.union({name: weight.own[0] for name, weight in copied.items() if weight.first_rank == rank})
+        for name, weight in copied.items():
+            for tensor in weight.own:
+                tensor.detach().copy_(firsts[name])
 
     def begin_turn(self, call: str) -> None:
         self._number, self._call = self._number + 1, call
@@ -194,6 +197,7 @@ def _digests(spec: LoopSpec) -> dict[str, str]:
         {
             "schedule": to_json(spec.schedule),
             "partition": spec.bounds,
+            "layers of the model": spec.model.outline,
             "example": [[list(t.shape), str(t.dtype)] for t in tensors_of(spec.sample)],
             "seed": settings.seed,
             "clip_grad_norm": settings.clip_grad_norm,

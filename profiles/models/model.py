@@ -76,6 +76,17 @@ class Model:
                 "parameters; give both"
             )
 
+    @property
+    def outline(self) -> Mapping[str, object]:
+        """The layers, ties and names as JSON can hold them, without the weights; equal models have equal outlines."""
+        kinds = self.kinds or ()
+        return {
+            "layers": self.layer_names,
+            "kinds": [kind if isinstance(kind, str) else kinds.index(kind) for kind in kinds],
+            "ties": self.ties,
+            "names": None if self.state_names is None else dict(self.state_names),
+        }
+
     def resolved(self, name: str) -> Model:
         """Return the model, marked as the result of `resolve_model` for `name`."""
         model = replace(self, name=name)

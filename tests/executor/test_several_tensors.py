@@ -120,8 +120,10 @@ STEPS, BATCH = 3, 8
 
 
 def training(name, **given):
-    num_ranks, recomputed = given.pop("num_ranks", 2), given.pop("recompute", None)
-    schedule = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4, recompute=recomputed)
+    lists = {"num_ranks": 2, "recompute": None, "tied_stages": ()}
+    schedule = ScheduleSpec(
+        name=name, num_microbatches=4, **{key: given.pop(key, usual) for key, usual in lists.items()}
+    )
     bounds = even_bounds(4, schedule.run(STEPS).lists(STEPS).num_stages)
     return RunSpec(
         job=Train(schedule_spec=schedule, num_steps=STEPS, batch_size=BATCH), bounds=bounds, dtype="float64",

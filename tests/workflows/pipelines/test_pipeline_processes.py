@@ -173,6 +173,60 @@ def test_processes_with_other_arguments_are_refused(tmp_path):
     assert "seed: process 1 got something else than process 0; expected the same in every process" in done.stderr
 
 
+def test_processes_with_other_layers_are_refused(tmp_path):
+    script = """
+layers = torch.nn.Sequential(torch.nn.Linear(4, 4 + rank), torch.nn.Linear(4 + rank, 4))
+pipesched.Pipeline(
+    layers, schedule="1f1b", num_ranks=2, microbatches=2, loss=torch.nn.functional.mse_loss,
+    optimizer=torch.optim.SGD, example=torch.ones(2, 4),
+)
+"""
+    done = torchrun(tmp_path, script)
+    assert "layers of the model: process 1 got something else than process 0; expected the same in" in done.stderr
+
+
+class Tied(torch.nn.Module):
+    """An embedding that is the head too."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.block = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4)
+        self.head = torch.nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(self.block(self.embedding(x)).tanh())
+
+
+def test_stages_that_share_a_weight_begin_with_equal_ones_though_scripts_have_drawn_others(tmp_path):
+    script = """
+from tests.workflows.pipelines.test_any_module import sgd
+from tests.workflows.pipelines.test_pipeline_processes import Tied
+torch.manual_seed(rank)
+with pipesched.Pipeline(
+    Tied().double(), schedule="1f1b", num_ranks=2, microbatches=2, loss=torch.nn.functional.cross_entropy,
+    optimizer=sgd, example=torch.arange(2),
+) as pipe:
+    said["before"] = {name: tensor.tolist() for name, tensor in pipe.state_dict().items()}
+    said["losses"] = [pipe.step(torch.arange(4), torch.arange(4).flip(0)).item() for _ in range(3)]
+Path(f"said{rank}").write_text(json.dumps(said))
+"""
+    done = torchrun(tmp_path, script)
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "said0").read_text())
+    module = Tied().double()
+    module.load_state_dict(
+        {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in said["before"].items()}
+    )
+    optimizer, losses = sgd(module.parameters()), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        losses.append(torch.nn.functional.cross_entropy(module(torch.arange(4)), torch.arange(4).flip(0)))
+        losses[-1].backward()
+        optimizer.step()
+    assert said["losses"] == pytest.approx([loss.item() for loss in losses], rel=1e-12)
+
+
 def test_processes_with_other_batches_are_refused(tmp_path):
     done = torchrun(tmp_path, "pipeline().step(*next(batches(1, 12, seed=rank)))")
     message = "inputs: rank 1 got another batch than rank 0, expected the same batches in every process; try one seed"

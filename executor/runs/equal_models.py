@@ -1,0 +1,69 @@
+"""Whether the processes of a run have built the same model: its layers, and the weights that several ranks hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import copied_weights
+from pipesched.executor.launch import gather_texts
+from pipesched.profiles.models import Model
+from pipesched.schedules import Schedule
+
+
+def require_equal_layers(model: Model) -> None:
+    """Refuse a model that differs between processes in its layers, sizes or ties; all ranks call this together.
+
+    Raises:
+        ExecutionError: It differs; all ranks raise the same error.
+    """
+    _require_equal(model, {"layers": hashlib.sha256(json.dumps(model.outline, sort_keys=True).encode()).hexdigest()})
+
+
+def require_equal_weights(
+    schedule: Schedule, model: Model, bounds: Sequence[tuple[int, int]], stages: Mapping[int, nn.Module]
+) -> None:
+    """Refuse initial weights that differ between their copies; all ranks call this together.
+
+    Buffers may differ, as statistics of batch normalisation do between replicas, and so may averaged pipelines.
+
+    Args:
+        schedule: The lists; gives the replicas.
+        model: The model.
+        bounds: Half-open range of layers of each stage.
+        stages: The layers of the stages of this rank, by number.
+
+    Raises:
+        ExecutionError: Copies differ; all ranks raise the same error.
+    """
+    copied = {} if schedule.averagers else copied_weights(schedule, model, bounds, stages)
+    digests = {
+        name: " ".join(dict.fromkeys(map(_digest, weight.own)))
+        for name, weight in copied.items()
+        if isinstance(weight.own[0], nn.Parameter)
+    }
+    _require_equal(model, digests)
+
+
+def _digest(tensor: Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(flat.numpy().data).hexdigest()
+
+
+def _require_equal(model: Model, own: Mapping[str, str]) -> None:
+    """Refuse digests that differ between ranks, by name."""
+    seen: dict[str, tuple[int, str]] = {}
+    for rank, text in enumerate(gather_texts(json.dumps(own))):
+        for name, digest in json.loads(text).items():
+            first, other = seen.setdefault(name, (rank, digest))
+            if digest != other:
+                raise ExecutionError(
+                    f"model {model.name}: rank {rank} has built other {name} than rank {first}, expected the same in "
+                    "every process; let the factory depend on no rank and no time, and draw weights from torch's "
+                    "default generator"
+                )
