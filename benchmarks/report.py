@@ -22,11 +22,13 @@ def arguments_of(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def show_seeds(doc: str | None, data: Iterable[str], report: Callable[[str, int], Iterable[str]]) -> None:
+def show_seeds(
+    doc: str | None, data: Iterable[str], report: Callable[[str, int], Iterable[str]], num_seeds: int = 3
+) -> None:
     """Print the report for the data set (one of `data`) and the number of seeds of the command line; use one thread."""
-    parser = arguments_of(doc)
-    parser.add_argument("--data", choices=[*data], default="digits")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser, names = arguments_of(doc), [*data]
+    parser.add_argument("--data", choices=names, default=names[0])
+    parser.add_argument("--seeds", type=int, default=num_seeds)
     arguments = parser.parse_args()
     show(report(arguments.data, arguments.seeds), arguments.out)
 

@@ -63,20 +63,6 @@ def test_errors_beyond_a_bound_are_named_beside_it(text, bound, results):
     assert not unsaid(text, bound, numbers)
 
 
-def test_the_cases_that_come_out_as_in_the_papers_are_those_that_were_counted():
-    """docs/asynchronous.md has in a table what the tables of four and of eight stages say below each."""
-    _, four, eight, *_ = re.split(r"^# ", (RESULTS / "convergence.md").read_text(), flags=re.MULTILINE)[1:]
-    counted = r"(\d+) come out so here, (\d+) are level, (\d+) come out the other way round"
-    of_four, of_eight = ([list(map(int, row)) for row in re.findall(counted, part)] for part in (four, eight))
-    rows = re.findall(
-        r"^\| (?:maximum accuracy|final accuracy|training loss) \|([\d |]+)\|$",
-        (ROOT / "docs" / "asynchronous.md").read_text(),
-        flags=re.MULTILINE,
-    )
-    assert [list(map(int, row.split("|"))) for row in rows] == [a + b for a, b in zip(of_four, of_eight, strict=True)]
-    assert len(rows) == 3
-
-
 def test_bounds_are_found_beside_the_results_of_every_benchmark_of_predictions():
     assert {param.values[2].stem for param in CLAIMS} >= {"schedules", "plans", "two_nodes", "memory"}
 
