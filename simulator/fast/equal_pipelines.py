@@ -129,13 +129,16 @@ class EqualPipelines:
     def slow_each_other(self, num_pipelines: int) -> bool:
         """Return whether pipelines slow each other, by their ops or by messages on one link, and so drift apart.
 
-        Pipelines that begin together and take no longer than one of them alone do not drift.
+        Pipelines that begin together and take no longer than one of them alone do not drift. Pipelines with reductions
+        are judged by their ops only.
 
         Raises:
             As `pace` does.
         """
         if num_pipelines == 1 or is_slowed(self._costs, num_pipelines):
             return num_pipelines > 1
+        if len(self._arrays(num_pipelines).reductions.members):
+            return False
         alone, together = (max(map(max, self.ends_s(number))) for number in (1, num_pipelines))
         return together > alone * (1 + WELL_ENOUGH)
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import repeat
+from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Average
-from pipesched.schedules.transforms import recompute
+from pipesched.schedules.transforms import recompute, replicate
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import EqualPipelines
 from tests.properties import examples
@@ -135,4 +136,10 @@ def test_pipelines_that_share_no_device_time_but_a_link_drift_too(transfer_s):
 def test_pipelines_that_share_neither_device_time_nor_a_link_do_not_slow_each_other():
     costs = StageCosts((StageCost(1.0, 1.0, output_bytes=10, utilisation=0.5),) * 2)
     pipelines = EqualPipelines(one_pipeline(2, 1, 2, 0), costs, flat(2, Link(1.0)))
+    assert [pipelines.slow_each_other(number) for number in (1, 2, 3)] == [False, False, True]
+
+
+def test_pipelines_with_reductions_are_judged_by_their_ops_only():
+    costs = StageCosts((StageCost(1.0, 1.0, output_bytes=10, weight_bytes=10, utilisation=0.5),) * 2)
+    pipelines = EqualPipelines(replicate(lower(build("1f1b", 2, 4)), 2), costs, flat(4, Link(0.0, 5.0)))
     assert [pipelines.slow_each_other(number) for number in (1, 2, 3)] == [False, False, True]
