@@ -91,6 +91,7 @@ def verdict_of(results: Sequence[float], published: Sequence[float], within: flo
 
     They agree if each result is within `within` of the paper's number, as a share of it. The shape agrees if results
     have the paper's order: of two numbers that differ by more than `within` in the paper, the same one is larger.
+    Numbers of which no two differ so have no shape.
 
     Args:
         results: Numbers of the repetition.
@@ -100,13 +101,13 @@ def verdict_of(results: Sequence[float], published: Sequence[float], within: flo
     pairs = [*zip(results, published, strict=True)]
     if all(abs(result - number) <= within * abs(number) for result, number in pairs):
         return Verdict.AGREES
-    is_alike = all(
+    are_ordered = [
         result > other_result
         for result, number in pairs
         for other_result, other_number in pairs
         if number > other_number + within * abs(other_number)
-    )
-    return Verdict.SHAPE if is_alike and len(pairs) > 1 else Verdict.DIFFERS
+    ]
+    return Verdict.SHAPE if are_ordered and all(are_ordered) else Verdict.DIFFERS
 
 
 def range_verdict(least: float, most: float, published: float) -> Verdict:
