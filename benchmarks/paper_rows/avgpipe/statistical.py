@@ -20,9 +20,9 @@ def repeat_statistics() -> Outcome:
         rows = {name: _accuracies(cells) for name, cells in _ROW.findall(part)}
         plain = rows.pop("plain, B")
         gaps[data] = [
-            (ours - theirs, max(spread, other_spread))
-            for found in rows.values()
-            for (ours, spread), (theirs, other_spread) in zip(found, plain, strict=True)
+            (averaged - accuracy, max(spread, other_spread))
+            for results in rows.values()
+            for (averaged, spread), (accuracy, other_spread) in zip(results, plain, strict=True)
         ]
     are_alike = {data: all(gap >= -spread for gap, spread in of) for data, of in gaps.items()}
     spans = [

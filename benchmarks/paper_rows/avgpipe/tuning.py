@@ -48,8 +48,8 @@ def repeat_computation() -> Outcome:
     for new_m in (16, 8, 4, 2):
         for n in (1, 2, 4):
             share = min(1.0, phi * m / new_m)
-            each = StageCosts((StageCost(work_s, 2 * work_s, utilisation=share),))
-            run = pipesched.simulate(pipesched.build("avgpipe", 1, n * new_m, pipelines=n), each)
+            larger = StageCosts((StageCost(work_s, 2 * work_s, utilisation=share),))
+            run = pipesched.simulate(pipesched.build("avgpipe", 1, n * new_m, pipelines=n), larger)
             seconds, predicted = run.makespan_s / n, predict_setting(profile, new_m, n).devices[0].compute_s
             errors.append(predicted / seconds - 1)
             lines.append(f"| {new_m} | {n} | {n * share:.3g} | {predicted:.3g} s | {seconds:.3g} s |")
@@ -114,8 +114,8 @@ def repeat_costs() -> Outcome:
             if outcome.fits
         }
         traversal_s = _TRAVERSED * sum(seconds.values())
-        one = [setting for setting in seconds if setting.num_pipelines == 1]
-        profile_s = _PROFILED * seconds[max(one, key=lambda setting: setting.num_each)]
+        alone = [setting for setting in seconds if setting.num_pipelines == 1]
+        profile_s = _PROFILED * seconds[max(alone, key=lambda setting: setting.num_each)]
         ratios.append(traversal_s / profile_s)
         lines.append(
             f"| {workload.name} | {len(seconds)} | {traversal_s / 60:.1f} min | {profile_s / 60:.2f} min "

@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
 
@@ -87,25 +88,29 @@ class Workload:
         As in PipeDream the slowest of all stages and cuts is as fast as can be. Where a cut is the slowest, the slowest
         stage is.
         """
-        cluster, size, last_stage, count = self.cluster, self.usual_size, self.num_devices - 1, len(self.profile.layers)
+        cluster, size, layers = self.cluster, self.usual_size, range(len(self.profile.layers))
+        ends_s = [0.0, *accumulate(self.profile.seconds_of_layers(size))]
+        outputs = [self.profile.cost_of_layers(layer, layer + 1, size).output_bytes for layer in layers]
 
-        def cut_s(stage: int, first: int, last: int) -> float:
-            if stage == last_stage:
+        def cut_s(stage: int, last: int) -> float:
+            if stage == self.num_devices - 1:
                 return 0.0
-            num_bytes = self.profile.cost_of_layers(first, last, size).output_bytes
-            return 2 * cluster.link(stage, stage + 1).transfer_s(num_bytes)
+            return 2 * cluster.link(stage, stage + 1).transfer_s(outputs[last - 1])
 
-        def stage_s(first: int, last: int) -> float:
-            return self.profile.cost_of_layers(first, last, size).both_s
+        def cut(limit_s: float | None = None) -> Bounds:
+            def cost(stage: int, first: int, last: int) -> float:
+                message_s, work_s = cut_s(stage, last), ends_s[last] - ends_s[first]
+                if limit_s is None:
+                    return max(work_s, message_s)
+                return work_s if message_s <= limit_s else math.inf
 
-        def slowest_s(bounds: Bounds) -> float:
-            return max(max(stage_s(*its), cut_s(stage, *its)) for stage, its in enumerate(bounds))
+            return cheapest_partition(cost, len(layers), self.num_devices)
 
-        bounds = cheapest_partition(lambda stage, *its: max(stage_s(*its), cut_s(stage, *its)), count, self.num_devices)
-        limit_s = slowest_s(bounds) * (1 + 1e-9)
-        return cheapest_partition(
-            lambda stage, *its: stage_s(*its) if cut_s(stage, *its) <= limit_s else math.inf, count, self.num_devices
+        bounds = cut()
+        slowest_s = max(
+            max(ends_s[last] - ends_s[first], cut_s(stage, last)) for stage, (first, last) in enumerate(bounds)
         )
+        return cut(slowest_s * (1 + 1e-9))
 
     @cached_property
     def problem(self) -> Problem:
@@ -264,7 +269,7 @@ def _sized(measured: Profile, sizes: Sequence[int]) -> tuple[LayerCost, ...]:
             forward, backward = (size / _GNMT_SIZE,) * 2
             if is_recurrent:
                 now, then = (_lstm_s(b, _TOKENS["gnmt"], 1024, 1024) for b in (size, _GNMT_SIZE))
-                forward, backward = (ours / theirs for ours, theirs in zip(now, then, strict=True))
+                forward, backward = (seconds / known_s for seconds, known_s in zip(now, then, strict=True))
             elif "Classifier" in layer.name:
                 of = [_product_s(b * _TOKENS["gnmt"], 1024, 32_320) for b in (size, _GNMT_SIZE)]
                 forward = backward = of[0] / of[1]
