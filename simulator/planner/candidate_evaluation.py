@@ -19,7 +19,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import can_sum_before_steps, place_copies, replicate, with_tied_sum
+from pipesched.schedules.transforms import place_copies, replicate, with_tied_sum
 from pipesched.schedules.weights import staleness
 from pipesched.simulator import (
     USUAL_NETWORK,
@@ -153,12 +153,7 @@ def lowered(order: Setting, steps: int) -> Schedule:
 
 @lru_cache(maxsize=16)
 def _lowered_tied(order: Setting, steps: int, stages: tuple[int, ...]) -> Schedule:
-    return tied(lowered(order, steps), stages)
-
-
-def tied(lists: Schedule, stages: tuple[int, ...]) -> Schedule:
-    """Return lists, lowered or not, with the sum of tied gradients as by `with_tied_sum` if they have a flush."""
-    return with_tied_sum(lists, stages) if can_sum_before_steps(lists) else lists
+    return with_tied_sum(lowered(order, steps), stages)
 
 
 def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:

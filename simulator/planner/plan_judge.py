@@ -14,6 +14,7 @@ from typing import final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
+from pipesched.schedules.transforms import with_tied_sum
 from pipesched.simulator import Estimate, Meaning, Precision, Scenario
 from pipesched.simulator.analysis import communication_volume, usage
 from pipesched.simulator.fast import EqualPipelines, predict_scenario, simulate_arrays
@@ -25,7 +26,6 @@ from pipesched.simulator.planner.candidate_evaluation import (
     shown_pace,
     staleness_of,
     steps_of,
-    tied,
     time_parts,
 )
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
@@ -144,7 +144,7 @@ class PlanJudge:
             return candidate.schedule_spec().run(steps).lists(steps).held()
 
         def scenario() -> Scenario:
-            once = tied(lists(1), costs.tied_stages) if costs.tied_bytes else lists(1)
+            once = with_tied_sum(lists(1), costs.tied_stages) if costs.tied_bytes else lists(1)
             return Scenario(once, costs, request.cluster, request.network)
 
         longer = lists if candidate.is_asynchronous else None

@@ -107,7 +107,7 @@ def _is_alone(problem: Problem, costs: StageCosts, setting: Setting) -> bool:
 
 def _of_all(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return an iteration of all pipelines, from the lists of each."""
-    return predict_scenario(Scenario(setting.build(), costs, problem.cluster, problem.network))
+    return predict_scenario(Scenario(problem.all_lists(setting, costs), costs, problem.cluster, problem.network))
 
 
 def pace_of_setting(problem: Problem, outcome: Outcome) -> SteadyPace | Inexact:
@@ -123,7 +123,7 @@ def pace_of_setting(problem: Problem, outcome: Outcome) -> SteadyPace | Inexact:
     num_cells = problem.lists(setting).num_stages * setting.num_microbatches
 
     def scenario() -> Scenario:
-        return Scenario(setting.build(), costs, problem.cluster, problem.network)
+        return Scenario(problem.all_lists(setting, costs), costs, problem.cluster, problem.network)
 
     return settled_pace(scenario, num_cells, _MOST_CELLS)
 

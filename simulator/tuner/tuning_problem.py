@@ -15,7 +15,7 @@ from pipesched.profiles.partitioning import cut_layers, is_searched
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import one_pipeline
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import recompute
+from pipesched.schedules.transforms import recompute, with_tied_sum
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.fast import EqualPipelines
 from pipesched.simulator.search import CutTask, Kept, Outcome, Setting, costs_of_cuts, fastest_cut, plan_of
@@ -58,11 +58,11 @@ class Problem:
             ScheduleError: The schedule cannot have these counts.
         """
         profile, bounds = self._cut(setting)
-        _, tied = profile.tied_sum(bounds)
-        if tied and setting.num_pipelines > 1:
+        tied_bytes, tied = profile.tied_sum(bounds)
+        if tied_bytes and setting.num_pipelines > 1:
             raise ProfileError(
-                f"got tied stages {', '.join(map(str, tied))}, expected one pipeline: averaged pipelines step alone; "
-                "try pipelines=1, or untie the weights"
+                f"got tied stages {', '.join(map(str, tied or (0, len(bounds) - 1)))}, expected one pipeline: averaged "
+                "pipelines step alone; try pipelines=1, or untie the weights"
             )
         num_sharing = setting.num_pipelines if profile.sharing else 1  # without a price they are the same for all
         return costs_of_cuts(profile, len(bounds), self.microbatch_size(setting), num_sharing)(bounds)
@@ -92,12 +92,20 @@ class Problem:
         return self.cuts.get((), key, lambda: cut_layers(profile, self.partition, size, num_stages))
 
     def lists(self, setting: Setting) -> Schedule:
-        """Return the lists of one pipeline of a setting, lowered; all pipelines have the same.
+        """Return the lists of one pipeline of a setting, lowered, without tied sums; all pipelines have the same.
 
         Raises:
             ScheduleError: The schedule cannot have these counts.
         """
         return _one_pipeline(_alike(setting))
+
+    def all_lists(self, setting: Setting, costs: StageCosts) -> Schedule:
+        """Return the lists of all pipelines of a setting, with the sum of tied gradients.
+
+        Raises:
+            ScheduleError: The schedule cannot have these counts, or cannot sum before its Steps.
+        """
+        return with_tied_sum(setting.build(), costs.tied_stages) if costs.tied_bytes else setting.build()
 
     def pipelines(self, setting: Setting, costs: StageCosts) -> EqualPipelines:
         """Return the pipelines of a setting, of which one stands for any number.
@@ -105,11 +113,14 @@ class Problem:
         Raises:
             ScheduleError, SimulationError: The lists cannot run.
         """
-        return self.made.get(
-            (costs,),
-            _alike(setting),
-            lambda: EqualPipelines(self.lists(setting), costs, self.cluster, self.network),
-        )
+
+        def make() -> EqualPipelines:
+            lists = self.lists(setting)
+            if costs.tied_bytes:  # of one pipeline, which averages nothing
+                lists = with_tied_sum(_one_pipeline(setting), costs.tied_stages)
+            return EqualPipelines(lists, costs, self.cluster, self.network)
+
+        return self.made.get((costs,), _alike(setting), make)
 
     def microbatch_size(self, setting: Setting) -> int:
         """Return the samples of each micro-batch of a setting.

@@ -16,7 +16,6 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline, repeat
 from pipesched.schedules.common import values_of
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Step
-from pipesched.schedules.transforms import with_tied_sum
 from pipesched.simulator.fidelity import MedianInterval, median_interval
 from pipesched.simulator.memory import over_capacity, peak_memory
 from pipesched.simulator.search import Lag, Outcome, Setting, over_memory_reason
@@ -162,8 +161,7 @@ class Measurement:
         problem = self.problem
         size = problem.microbatch_size(setting)
         bounds = problem.bounds(setting)
-        _, tied = problem.profile.tied_sum(bounds)
-        schedule = lower(with_tied_sum(setting.build(), tied) if tied else setting.build())
+        schedule = lower(problem.all_lists(setting, problem.costs(setting)))
         lists = repeat(schedule, self.num_iterations(setting)).held()
         return self.spec(lists, problem.profile.model, bounds, size)
 

@@ -131,7 +131,6 @@ def tune(question: TuneQuestion) -> TuneResult:
     notes = [*estimate_notes(profile), *other_device(profile, machine_name_of(machines)), *unknown_bytes(profile)]
     notes += given_stages(profile, len(machines.devices)) if setup.partition is None else []
     notes += unknown_to_equations(setup.network, question.evaluator)
-    notes += ["the sum of tied gradients counts as nothing here"] if profile.tied_bytes or profile.ties else []
     result = replace(result, notes=(*notes, *result.notes))
     if question.budget_s is None or measurement is None or not result.candidates:
         return result

@@ -59,6 +59,13 @@ def test_a_plan_sums_tied_gradients(name, depth):
         assert simulate_lists(lists, costs, request.cluster).makespan_s == pytest.approx(outcome.seconds, rel=1e-12)
 
 
+def test_a_plan_refuses_tied_stages_that_step_while_micro_batches_are_in_flight():
+    request = ask(profile=replace(random_profile(random.Random(5), 9), tied_bytes=300), depths=(2,),
+                  schedules=("pipedream", "1f1b"))  # fmt: skip
+    assert {outcome.setting.schedule for outcome in search_plans(request, top=9).ranked} == {"1f1b"}
+    assert not search_plans(replace(request, schedules=("pipedream",)), top=9).ranked
+
+
 def test_data_parallelism_of_equal_layers_is_as_fast_as_by_hand():
     node = Cluster((Device(),) * 2, Link(0.0, 1000.0))
     ranking = search_plans(ask(cluster=node, depths=(1,), schedules=("1f1b",), batch_size=4), top=1)

@@ -7,7 +7,9 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import LayerTie
-from pipesched.simulator.tuner import tuned
+from pipesched.schedules.transforms import with_tied_sum
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.tuner import evaluate_setting, tuned
 from tests.simulator.tuner.problems import problem
 
 SETTING = tuned("avgpipe", 3, 4, 2, 1)
@@ -34,6 +36,20 @@ def test_only_the_last_pipelines_are_kept():
     for num_microbatches in range(1, 20):
         asked.pipelines(tuned("avgpipe", 3, num_microbatches, 2, 1), costs)
     assert len(asked.made) == 8
+
+
+@pytest.mark.parametrize(
+    "setting", [tuned("avgpipe", 3, 6, 1, 1), tuned("1f1b", 3, 6), tuned("interleaved", 3, 6, num_chunks=2)], ids=str
+)
+def test_the_sum_of_tied_gradients_counts(setting):
+    asked = problem(batch_size=6, partition="uniform")
+    tied = replace(asked, profile=replace(asked.profile, ties=(LayerTie((0, 5), 4000),)))
+    costs = tied.costs(setting)
+    lists = with_tied_sum(setting.build(), (0, costs.num_stages - 1))
+    assert (costs.tied_bytes, costs.tied_stages) == (4000, (0, costs.num_stages - 1))
+    expected = simulate_lists(lists, costs, tied.cluster).makespan_s
+    assert evaluate_setting(tied, setting).seconds == pytest.approx(expected, rel=1e-12)
+    assert expected > evaluate_setting(asked, setting).seconds
 
 
 def test_averaged_pipelines_of_tied_stages_are_refused():
