@@ -121,11 +121,8 @@ def other_speed(
     if abs(change) <= _STEADY:
         return []
     if so is None:
-        alike, other = ("long", "short") if change > 0 else ("short", "long")
-        so = (
-            f"the run is {alike}er for it, so a prediction that is too {alike} is further off than it seems, and one "
-            f"that is too {other} less; in rounds it cancels"
-        )
+        length = "longer" if change > 0 else "shorter"
+        so = f"at the speed of the run, the prediction would be {length}; the rounds of `verify` cancel such a drift"
     same_load = run.num_busy == profile.num_busy
     busy = "" if same_load else f", with {_cores(run.num_busy)} busy in place of {profile.num_busy}"
     return [

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HANDOVER = {"Op": "after an op", "Recv": "posting a Recv", "Send": "posting a Send", "Take": "taking a message"}
-_OF_PROFILE = "what the profile alone says, as copies of weights, is of its own speed"
+_OF_PROFILE = "seconds that only the profile has, as of copies of weights, keep its speed"
 
 RunsArgument: TypeAlias = TimelineArgument | Sequence[TimelineArgument]
 
