@@ -14,6 +14,7 @@ Equal layers take the same time, so a chain has only a few of each kind (`short_
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -115,10 +116,10 @@ def _no_mark() -> None:
     """Do nothing in place of a timer's mark."""
 
 
-_COPIES = 4
-"""Least layers of a kind in a chain; more of them change the time of a GPT block by at most 2 %."""
+_ACCELERATOR_COPIES = 4
+"""Least layers of a kind in a chain on another device than the CPU, where fewer were not measured."""
 _CHAIN_BYTES = 16 * 2**20
-"""Least weights of a chain that leaves layers out [bytes]; with their gradients they fill the caches of a core.
+"""Least weights of the equal layers in a chain that leaves some out [bytes]; with gradients they fill the caches.
 
 In a smaller chain, layers that do little work per weight are too fast: 4 of 32 linear layers of 1 MiB by a tenth.
 """
@@ -148,7 +149,8 @@ class LayerChain:
         self._seed = seed
         self._dtype = dtype
         self.kinds, built = self._find_kinds(num_samples)
-        self.numbers = _numbers(self.kinds, built)
+        weights = {self.kinds[number]: sum(p.nbytes for p in layer.parameters()) for number, layer in built.items()}
+        self.numbers = _numbers(self.kinds, weights, 1 if device.type == "cpu" else _ACCELERATOR_COPIES)
         for first, last in _ranges([number for number in self.numbers if number not in built]):
             built |= zip(range(first, last), self._built(first, last), strict=True)
         self.layers: list[nn.Module] = [built[number] for number in self.numbers]
@@ -328,12 +330,12 @@ class LayerChain:
         return ProfileError(f"model {self.model.name}: layer {number} ({self.model.layer_names[number]}): {what}")
 
 
-def _numbers(kinds: Sequence[int], built: Mapping[int, nn.Module]) -> list[int]:
-    """Return the numbers of the layers of a chain, from the first layer of each kind."""
-    weights = {kinds[number]: sum(parameter.nbytes for parameter in built[number].parameters()) for number in built}
-    for copies in range(_COPIES, len(kinds) + 1):
+def _numbers(kinds: Sequence[int], weights: Mapping[int, int], least_copies: int) -> list[int]:
+    """Return the numbers of the layers of a chain, from the weights of a layer of each kind [bytes]."""
+    counts = Counter(kinds)
+    for copies in range(least_copies, len(kinds) + 1):
         numbers = short_chain(kinds, copies)
-        if sum(weights.get(kinds[number], 0) for number in numbers) >= _CHAIN_BYTES:
+        if sum(weights[kind] for kind in (kinds[number] for number in numbers) if counts[kind] > 1) >= _CHAIN_BYTES:
             return numbers
     return [*range(len(kinds))]
 

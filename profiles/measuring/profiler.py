@@ -316,27 +316,24 @@ def _measure_steps(
 ) -> list[tuple[float, int, LayerWork]]:
     """Return (seconds of a step, bytes of state, work on the weights) of each layer; 0 without weights.
 
-    Each kind of work covers the whole model before the next, so that it finds the caches as cold as in a run.
+    Each kind of work covers the whole chain before the next, so that it finds the caches as cold as in a run.
     """
-    inputs, targets = chain.batch(size)
+    chain.run(*chain.batch(size))
     works = [WeightWork(list(layer.parameters()), o) for layer, o in zip(chain.layers, optimizers, strict=True)]
+    gradients = [(parameter, parameter.grad) for layer in chain.layers for parameter in layer.parameters()]
 
     def run() -> list[float]:
-        chain.run(inputs, targets)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient  # a step takes as long with the gradients of another batch
         timer.mark()
-        for optimizer in optimizers:
-            if optimizer is not None:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            timer.mark()
-        for kind in (WeightWork.copy, WeightWork.predict, WeightWork.average):
+        for kind in (WeightWork.step, WeightWork.copy, WeightWork.predict, WeightWork.average):
             for work in works:
                 kind(work)
                 timer.mark()
         return timer.laps_s()
 
     medians = runs.medians(run, "optimizer steps")
-    by_layer = (medians[index :: len(optimizers)] for index in range(len(optimizers)))
+    by_layer = (medians[index :: len(works)] for index in range(len(works)))
     return [
         (
             0.0 if optimizer is None else step_s,

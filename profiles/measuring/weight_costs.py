@@ -1,4 +1,4 @@
-"""The work of a run on weights besides the optimizer step, for timing: copies, predictions, averages."""
+"""The work of a run on weights, for timing: optimizer steps, copies, predictions, averages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ _SHARE, _STEPS = 0.5, 3
 
 @final
 class WeightWork:
-    """The work on the weights of one layer after a step; `optimizer` is None if the layer has no trained weights."""
+    """The work on the weights of one layer; `optimizer` is None if the layer has no trained weights."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer | None) -> None:
         self._weights = tuple(parameters)
         self._trained = [parameter for parameter in parameters if parameter.requires_grad]
         self._optimizer = optimizer
         self._reference = [parameter.detach().clone() for parameter in self._trained]
+
+    def step(self) -> None:
+        """Step the optimizer, and drop the gradients."""
+        if self._optimizer is not None:
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def copy(self) -> dict[nn.Parameter, Tensor]:
