@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 import pipesched
 from paper_rows.figure import Figure, Outcome, Verdict, drawing, verdict_of
+from paper_rows.plain_loop import largest_error
 from paper_rows.stale_weights.layer_sizes import layer_sizes
-from pipesched.executor.training import step_seed
-from pipesched.profiles.models import build_layers, draw_batch, resolve_model
 from pipesched.schedules.builders import build
-from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.schedules.weights import staleness
 
 _REGISTERS = {
@@ -135,8 +130,12 @@ def table_1() -> Outcome:
     )
 
 
+def _error(seed: int) -> float:
+    return largest_error("stale_weights", seed, 0.0, behind=lambda stage: 2 * (2 - stage), ahead=lambda _: 0)
+
+
 def algorithm_1() -> Outcome:
-    errors = [_largest_error(seed) for seed in range(3)]
+    errors = [_error(seed) for seed in range(3)]
     return Outcome(
         "forward weights 2(K - j + 1) steps old",
         f"losses differ by at most {max(errors):.0e} over 3 seeds",
@@ -144,36 +143,6 @@ def algorithm_1() -> Outcome:
         "K = 2, 12 steps of SGD in float64, beside a plain loop. It agrees below 1e-12. As no weights are stashed, a "
         "backward multiplies with the weights of its own time.",
     )
-
-
-def _largest_error(seed: int) -> float:
-    """Return the largest difference of a step's loss between the op lists and the recurrence, in float64."""
-    model, steps, lr, samples = resolve_model("mlp:width=8,layers=3"), 12, 0.5, 16
-    spec = ScheduleSpec(name="stale_weights", num_ranks=3)
-    run = pipesched.train(
-        model.name, spec, num_steps=steps, batch_size=samples, optimizer="sgd", lr=lr, seed=seed, dtype="float64"
-    )
-    layers = build_layers(model, 0, 3, seed=seed, dtype=torch.float64)
-    weights = [[[w.detach() for w in layer.parameters()]] for layer in layers]
-    losses = []
-    for step in range(steps):
-        x, targets = draw_batch(model, samples, step_seed(seed, step), dtype=torch.float64)
-        assert isinstance(x, Tensor)
-        assert isinstance(targets, Tensor)
-        inputs = [x]
-        for stage in range(3):
-            w, b = weights[stage][max(0, step - 2 * (2 - stage))]
-            x = x @ w.T + b
-            x = x.relu() if stage < 2 else x
-            inputs.append(x)
-        losses.append(float((x - targets).square().mean()))
-        gradient = 2 * (x - targets) / targets.numel()
-        for stage in (2, 1, 0):
-            w, b = weights[stage][step]
-            gradient = gradient * (inputs[stage + 1] > 0) if stage < 2 else gradient
-            weights[stage].append([w - lr * gradient.T @ inputs[stage], b - lr * gradient.sum(0)])
-            gradient = gradient @ w
-    return max(abs(a - b) for a, b in zip(run.losses, losses, strict=True))
 
 
 FIGURES = {

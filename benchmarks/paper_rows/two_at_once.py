@@ -1,0 +1,17 @@
+"""Training runs in two processes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TypeVar
+
+_Run = TypeVar("_Run")
+_Result = TypeVar("_Result")
+
+
+def two_at_once(function: Callable[[_Run], _Result], runs: Sequence[_Run]) -> list[_Result]:
+    """Return the results of a module's function, in the order of its arguments."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        return [*pool.map(function, runs)]

@@ -1,0 +1,82 @@
+"""The rows of the papers: the rule of verdicts, the keys of figures, and some figures."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """Return a function that imports a module of the rows."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return lambda name: importlib.import_module(f"paper_rows.{name}")
+
+
+@pytest.mark.parametrize(
+    ("results", "published", "verdict"),
+    [
+        ([1.0, 2.1], [1.0, 2.0], "agrees"),
+        ([0.5, 5.0], [1.0, 2.0], "shape agrees"),
+        ([5.0, 0.5], [1.0, 2.0], "differs"),
+        ([3.0], [1.0], "differs"),
+        ([5.0, 4.0], [1.0, 1.05], "shape agrees"),  # as near in the paper as the tolerance
+    ],
+)
+def test_a_verdict_follows_from_the_numbers(rows, results, published, verdict):
+    assert rows("figure").verdict_of(results, published, 0.1) == verdict
+
+
+@pytest.mark.parametrize(
+    ("paper", "names"),
+    [
+        (
+            "pipeoptim",
+            [*(f"fig{n}" for n in range(1, 11)), *(f"table{n}" for n in ("I", "II", "III", "IV", "V", "VI"))],
+        ),
+        ("stale_weights", [*(f"fig{n}" for n in range(1, 10)), *(f"table{n}" for n in range(1, 10))]),
+    ],
+)
+def test_each_table_and_figure_has_one_row(rows, paper, names):
+    keys = [figure.key for figure in rows(paper).PAPER.figures]
+    assert len(set(keys)) == len(keys)
+    assert set(keys) == {*names, "Algorithm1"}
+
+
+@pytest.mark.parametrize(("paper", "key"), [("pipeoptim", "fig2"), ("stale_weights", "fig4")])
+def test_versions_and_staleness_agree_with_the_papers(rows, paper, key):
+    (figure,) = (figure for figure in rows(paper).PAPER.figures if figure.key == key)
+    assert figure.repeat().verdict == "agrees"
+
+
+def test_the_papers_scheme_has_all_accelerators_at_work_after_filling(rows):
+    cycles = rows("stale_weights.schedule_rows").paper_scheme(2, 9)
+    assert cycles.makespan == 9 + 2 * 2
+    assert cycles.busy[4] == 1.0
+    assert cycles.staleness == (4, 2, 0)
+
+
+def test_outputs_of_a_layer_count_once_and_without_gradients(rows):
+    first, *_, last = rows("stale_weights.layer_sizes").layer_sizes("lenet5")
+    assert first.parameters == 6 * 25 + 6
+    assert first.output_bytes == 4 * 6 * (28 * 28 * 2 + 14 * 14)  # convolution, ReLU, pooling
+    assert (last.parameters, last.output_bytes) == (84 * 10 + 10, 4 * 10)
+
+
+def test_pairs_of_schemes_are_read_from_the_page_of_their_benchmark(rows, monkeypatch, tmp_path):
+    accuracy = rows("pipeoptim.accuracy_rows")
+    page = tmp_path / "convergence.md"
+    page.write_text(
+        "# How well every scheme learns: digits, four stages\n\n"
+        "## Pairs of the papers, by the best accuracy of a run\n\n"
+        "| first | second | where | momentum: paper | here | adam: paper | here |\n|---|---|---|---|---|---|---|\n"
+        "| pipeoptim | pipedream | PipeOptim, Table IV | +5.24 | +1.2 [+1.0, +1.4] **ahead** "
+        "| +0.25 | -0.1 [-0.3, +0.2] not told apart |\n"
+    )
+    monkeypatch.setattr(accuracy, "_PAGE", page)
+    accuracy.pairs.cache_clear()
+    signs = [(pair.optimizer, pair.published, pair.sign) for pair in accuracy.pairs()]
+    accuracy.pairs.cache_clear()
+    assert signs == [("momentum", 1, 1), ("adam", 1, 0)]
