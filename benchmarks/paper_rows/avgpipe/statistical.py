@@ -38,7 +38,7 @@ def repeat_statistics() -> Outcome:
         "the number of updates one after the other decides, and N pipelines make an N-th of them with the learning "
         "rate of one.",
         [
-            f"{data}: {'as plain training' if is_alike else 'below plain training'}"
+            f"* {data}: {'as plain training' if is_alike else 'below plain training'}"
             for data, is_alike in are_alike.items()
         ],
         "python benchmarks/averaging.py --data digits|text --seeds 3",
