@@ -106,7 +106,12 @@ class SquaredNorm:
         self._clipping = clipping
 
     def flatten(self) -> Tensor:
-        """Return the stage's part of the squared norm, shape (1,) and float64."""
+        """Return the stage's part of the squared norm, shape (1,) and float64.
+
+        Raises:
+            ExecutionError: A gradient is sparse.
+        """
+        _require_dense(self._counted)
         norms = [torch.linalg.vector_norm(g, dtype=_sum_dtype(g)).to(torch.float64) for g in self._counted]
         none = torch.zeros((), dtype=torch.float64, device=self._clipping.device)
         squares = torch.stack(norms).square().sum() if norms else none
@@ -124,6 +129,15 @@ class SquaredNorm:
 def _sum_dtype(gradient: Tensor) -> torch.dtype:
     """Return the type in which squares of a gradient are added: at least float32."""
     return torch.promote_types(gradient.dtype, torch.float32)
+
+
+def _require_dense(gradients: Iterable[Tensor]) -> None:
+    for gradient in gradients:
+        if gradient.layout is not torch.strided:
+            raise ExecutionError(
+                f"got a sparse gradient of {tuple(gradient.shape)}, expected a dense one where gradients are summed or "
+                "clipped; try nn.Embedding(sparse=False)"
+            )
 
 
 class Bucket:
@@ -151,7 +165,11 @@ class Bucket:
 
         The caller owns the tensor, which is new. Until `unflatten` the parameters have no gradients, so that they are
         not held twice.
+
+        Raises:
+            ExecutionError: A gradient is sparse.
         """
+        _require_dense(p.grad for p in self._parameters if p.grad is not None)
         has = [p.grad is not None for p in self._parameters]
         self._has_all = all(has)
         first = self._parameters[0]

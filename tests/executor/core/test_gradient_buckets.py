@@ -1,9 +1,17 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
+from pipesched.executor import RankFailed
 from pipesched.executor.core import Bucket, buckets
 from pipesched.executor.core import gradients as module_under_test
+from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import with_step_barrier
+from tests.executor import tuple_models
+from tests.executor.models import WIDTH
+from tests.executor.pipelines import Local
 
 
 def parameters(*sizes, dtype=torch.float64):
@@ -62,3 +70,23 @@ def test_every_parameter_of_a_real_stage_is_in_a_bucket_once():
     stage = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 5, bias=False))
     parameters_in_order = [p for bucket in buckets(list(stage.parameters())) for p in bucket._parameters]
     assert [id(p) for p in parameters_in_order] == [id(p) for p in stage.parameters()]
+
+
+@pytest.mark.parametrize("clip_grad_norm", [None, 1.0])
+def test_sparse_gradients_are_refused_where_they_are_summed_or_clipped(clip_grad_norm):
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(8, WIDTH, sparse=True)
+
+        def forward(self, x):
+            return self.table(x.long().clamp(0, 7)).mean(1)
+
+    model = tuple_models.of("sparse", [Table, *[partial(nn.Linear, WIDTH, WIDTH)] * 3])
+    schedule = build("chimera" if clip_grad_norm is None else "1f1b", 2, 4)
+    if clip_grad_norm is not None:
+        schedule = with_step_barrier(schedule)
+    with pytest.raises(RankFailed) as raised:
+        Local(schedule, model, clip_grad_norm=clip_grad_norm).run()
+    assert "got a sparse gradient of (8, 4), expected a dense one where gradients are summed or" in str(raised.value)
+    Local(build("1f1b", 2, 4), model).run()
