@@ -16,7 +16,7 @@ from pipesched.executor.training.batches import step_seed
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.costs import Compression
 from pipesched.profiles.measuring import ProfilerSettings, profile_model
-from pipesched.profiles.models import build_layers
+from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.ops import Message, Payload
@@ -197,6 +197,15 @@ def test_the_bytes_of_messages_are_those_that_a_profile_predicts(compression, tm
         assert (there, back) == (hidden + others, hidden)
         assert sent[rank][str(rank + 1)] == [there + padding] * 4 * STEPS
         assert sent[rank + 1][str(rank)] == [back + padding] * 4 * STEPS
+
+
+@pytest.mark.distributed
+def test_a_factory_may_name_the_cuts_of_its_module(tmp_path):
+    name = "tests.executor.tuple_models:mixture"
+    assert resolve_model(name).layer_names == ("blocks.0.experts.0", "blocks.1.experts.0", "head")
+    spec = replace(training("1f1b", model=name), bounds=((0, 1), (1, 3)))
+    losses = run_together({"mixture": spec}, 2, tmp_path)["mixture"]
+    assert losses == pytest.approx(plain_loop(tuple_models.mixture())[0], rel=1e-10)
 
 
 def test_held_out_samples_of_several_tensors_are_scored():

@@ -232,3 +232,24 @@ def masked_tokens(layers: int):
         return torch.randint(8, (num_samples, 8), generator=random), torch.randn(num_samples, 16, generator=random)
 
     return trace_model("masked_tokens", MaskedTokens(layers - 1), functional.mse_loss, batch)
+
+
+class Mixture(nn.Module):
+    """Two blocks, each the sum of three linear experts: the longest lists are the experts."""
+
+    def __init__(self):
+        super().__init__()
+        experts = [nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3)) for _ in range(2)]
+        self.blocks = nn.ModuleList(nn.ModuleDict({"experts": its}) for its in experts)
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + torch.stack([expert(x) for expert in block["experts"]]).mean(0).tanh()
+        return self.head(x)
+
+
+def mixture():
+    """Trace `Mixture`, cut between its blocks by name."""
+    cuts = ["blocks.1.experts.0", "head"]
+    return trace_model("mixture", Mixture, functional.mse_loss, mlp(WIDTH).batch, cuts=cuts)
