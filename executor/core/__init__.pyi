@@ -37,6 +37,7 @@ from .reference_memory import averaged as averaged
 from .schedule_queries import averagers as averagers
 from .schedule_queries import channels as channels
 from .schedule_queries import lists_of as lists_of
+from .schedule_queries import stage_ops as stage_ops
 from .stage import ModuleStage as ModuleStage
 from .stage import OnLoss as OnLoss
 from .stage import Stage as Stage

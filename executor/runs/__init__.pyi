@@ -12,6 +12,7 @@ from .rank_job import RankListener as RankListener
 from .rank_loop import RankLoop as RankLoop
 from .rank_process import patient as patient
 from .rank_process import run_rank as run_rank
+from .recurrence import recurrence_losses as recurrence_losses
 from .result_text import result_file as result_file
 from .result_text import result_to_text as result_to_text
 from .streamed_run import measure_on_streams as measure_on_streams

@@ -97,6 +97,12 @@ def layer(w, x):
     return torch.tanh(x @ w[:AREA].view(WIDTH, WIDTH).T + w[AREA:])
 
 
+def through(weights, x):
+    for w in weights:
+        x = x + layer(w, x)
+    return x
+
+
 def gradients(forward, backward, x, y, cuts=None):
     """Return the gradient of every layer: forward through one set of weights, backward through another.
 
@@ -122,9 +128,12 @@ def gradients(forward, backward, x, y, cuts=None):
     return layer_gradients[::-1]
 
 
-def train(weights, stage_of, scheme, optimizer, data, rule="optimizer", rebuilds=False, rate=None, period=1):
+def train(
+    weights, stage_of, scheme, optimizer, data, rule="optimizer", rebuilds=False, rate=None, period=1, losses=None
+):
     """Return the weights of every layer after a run over `data`, (input, target) by micro-batch.
 
+    The loss of each micro-batch is added to the list `losses`.
     With `rate`, the learning rate is multiplied by rate(k) in step k of the run, which has `period` micro-batches.
     """
 
@@ -140,6 +149,8 @@ def train(weights, stage_of, scheme, optimizer, data, rule="optimizer", rebuilds
         read = [(versions, *scheme(k, i)) for versions, k in zip(history, stage_of, strict=True)]
         forward = [ahead(optimizer_of(n), versions[v], s, rule) for versions, v, s, _, _, n in read]
         backward = [ahead(optimizer_of(n), versions[v], s, rule) for versions, _, _, v, s, n in read]
+        if losses is not None:
+            losses.append(((through(forward, x) - y) ** 2).mean().item())
         for number, g in enumerate(gradients(forward, backward, x, y, cuts)):
             sums[number] = sums[number] + g
             per_step = read[number][-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,9 @@ class VerifiedSchedule:
         measured: The iteration of median makespan.
         comparison: Every quantity in both, and their differences.
         explanation: Why the prediction is off.
-        loss: Mean over the micro-batches whose forwards all read the initial weights.
-        whole_loss: Loss of the model without a pipeline, on the same micro-batches.
+        loss: Mean over all micro-batches. Where pipelines are averaged, or lists with steps between micro-batches split
+            backwards: over the micro-batches whose forwards all read the initial weights.
+        whole_loss: Loss of the model without a pipeline, on the same micro-batches, with the same steps between them.
         loss_difference: Largest relative difference of the loss of a micro-batch; infinite if a loss is not a number.
     """
 
@@ -234,14 +236,16 @@ def run_source(
         settings: Settings of the run.
         progress: Receives the finished fraction of all ops now and then.
     """
-    from pipesched.executor.runs import whole_model_losses
+    from pipesched.executor.runs import recurrence_losses, whole_model_losses
 
     schedule, size = source.schedule, setup.microbatch_size or 1
     name, made = name_for_processes(model), model if isinstance(model, Model) else None
     spec = modelled_spec(schedule, name, bounds_of(source, setup), size, settings)
     run = measured(spec, progress, made)
-    losses = zip(run.losses, whole_model_losses(spec, made), strict=True)
-    pairs = [pair for pair, comparable in zip(losses, with_initial_weights(schedule), strict=True) if comparable]
+    expected, comparable = recurrence_losses(spec, made), [True] * schedule.num_microbatches
+    if expected is None:
+        expected, comparable = whole_model_losses(spec, made), with_initial_weights(schedule)
+    pairs = [*compress(zip(run.losses, expected, strict=True), comparable)]
     return ScheduleRun(
         source,
         run.timeline,
