@@ -181,7 +181,7 @@ class RunSettings(LayerSettings):
 class LearningSettings:
     """The settings of the optimizer over the steps of a training run."""
 
-    panel: ClassVar[str] = "Optimizer"
+    panel: ClassVar[str] = "Run"
 
     weight_decay: Annotated[
         float | None, Description("Weight decay (default: PyTorch's: 0.01 for adamw, else 0).", least=0.0, most=1e308)
