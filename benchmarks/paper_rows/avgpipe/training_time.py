@@ -232,9 +232,10 @@ def repeat_memory() -> Outcome:
         f"{', '.join(map(str, over)) or 'none'}; GNMT {ratio - 1:+.0%}",
         Verdict.AGREES if is_as_said and ratio <= 1 else Verdict.SHAPE if is_as_said else Verdict.DIFFERS,
         "The shape agrees if the two claims on BERT hold for some number of tokens from 128 to 512, which the paper "
-        "does not state. Two pipelines of GNMT hold two models, two states of Adam, two updates and a reference; they "
-        f"fit into the memory of 2BW only if layers keep {factor:.1f} times the bytes assumed here. The memory of "
-        "PyTorch itself (its context on the GPU, the allocator's cache) is not counted.",
+        "does not state. Other rows have 256, chosen by the 50 GB, which is no evidence for them. Two pipelines of "
+        "GNMT hold two models, two states of Adam, two updates and a reference; they fit into the memory of 2BW only "
+        f"if layers keep {factor:.1f} times the bytes assumed here. The memory of PyTorch itself (its context on the "
+        "GPU, the allocator's cache) is not counted.",
         ["GB of all GPUs, two pipelines of AvgPipe in the paper's setting beside 2BW.", "", *lines],
     )
 
