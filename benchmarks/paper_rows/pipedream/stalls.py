@@ -34,14 +34,19 @@ def repeat_stalls() -> Outcome:
         "32 V100 stall more than 32 1080 Ti": _are_faster_gpus_worse(stalls),
     }
     highest = [max(shares[-1] for key, shares in stalls.items() if key[2] == share) for share in _SHARES]
-    agrees = min(abs(high - _HIGHEST) for high in highest) <= 0.05 * _HIGHEST
+    slow, _, fast = SERVERS
+    at_16 = [stalls[server, "GNMT-8", 1.0][_GPUS.index(16)] for server in (slow, fast)]
+    agrees = at_16[1] >= at_16[0] and min(abs(high - _HIGHEST) for high in highest) <= 0.05 * _HIGHEST
     verdict = Verdict.DIFFERS if not all(held.values()) else Verdict.AGREES if agrees else Verdict.SHAPE
     return Outcome(
         "up to 90 %",
         f"up to {min(highest):.0%} or {max(highest):.0%}; {sum(held.values())} of {len(held)} claims hold",
         verdict,
         "; ".join(f"{claim}: {'yes' if is_true else 'no'}" for claim, is_true in held.items())
-        + ". Spread: sums at the line rate, or at half of it.",
+        + ". Spread: sums at the line rate, or at half of it. The claims are tested loosely, so that the shape alone "
+        "agrees: the steepest rise may be between the second and the fourth server, where it is for VGG-16 on V100s "
+        "with NVLink at the line rate; and GPUs are compared at 32 alone. At 16 NVLink outweighs the faster GPU: "
+        f"GNMT-8 stalls {at_16[0]:.0%} on 1080 Ti and {at_16[1]:.0%} on V100.",
         [*_table(stalls)],
     )
 

@@ -66,21 +66,14 @@ def repeat_over_2bw() -> Outcome:
         "1.4 x over 2BW",
         f"{min(shallow):.2f} to {max(shallow):.2f} x as 8:8, the shallowest that fits; {min(whole):.2f} to "
         f"{max(whole):.2f} x over d:w = 4:16 to 32:2",
-        _of_ranges(shallow, whole, 1.4),
+        range_verdict(min(whole), max(whole), 1.4),
         "In 8:8 a GPU holds so much training state that 2BW, with one version more, has room for smaller micro-batches "
         f"only, which are bound by launches of kernels: WPipe is {shallow[0]:.2f} times as fast in float32 with "
         f"momentum. In 16:4 both fit the same micro-batches, and the ratio is {max(deeper):.2f} at most. So 1.4 comes "
         "out in equal layouts of depth 8, not for the best layout of each; the paper does not say what slowed its "
-        "deeper pipelines. The shape agrees if depth 8 explains the number. Spread: number type and optimizer.",
+        "deeper pipelines. The verdict is of the best layouts, as in its Equation 3. Spread: number type, optimizer.",
         [*_pairs_table(pairs)],
     )
-
-
-def _of_ranges(shallow: list[float], whole: list[float], published: float) -> Verdict:
-    """Return agreement if the best settings explain the number, the shape if equal layouts do."""
-    if range_verdict(min(whole), max(whole), published) is Verdict.AGREES:
-        return Verdict.AGREES
-    return Verdict.SHAPE if min(shallow) <= published <= max(shallow) else Verdict.DIFFERS
 
 
 def _over_all(pairs: list[Pair], training: str) -> float:
