@@ -15,7 +15,7 @@ PAPER = Paper(
     "parallelism (5.3, 3.1, 4.3 and 3). The numbers of Table 1 are known from the publication and were not checked "
     "against its text; the largest agree with the introduction. Figures whose numbers are not known are left out. "
     "Layer times, activations and weights are PipeDream's own profiles of VGG-16, ResNet-50, AlexNet and GNMT-8; "
-    "GNMT-16, AWD-LM and S2VT have no profile here. Batches are those of PipeDream's published configurations (64 "
+    "GNMT-16, AWD-LM and S2VT have no profile here. Batches follow PipeDream's published configurations (64 "
     "images of VGG-16, whose profile has 128). GNMT's profile has 32 samples if its hidden states are float32, 64 if "
     "float16; the configuration has 64, so times count once or twice. Cluster A: four V100 per server over PCIe (10 "
     "GB/s supposed), 10 Gb/s between servers. Cluster B: eight V100 with NVLink, 25 Gb/s. Data parallelism sums "
@@ -41,7 +41,7 @@ PAPER = Paper(
             "Section 1 hybrids",
             "Up to 1.9 times faster than hybrid intra-batch parallelism",
             "1.9 x",
-            "The hybrid strategies are those of OWT and FlexFlow, which split operators; no schedule here does.",
+            "The hybrid strategies, OWT and FlexFlow, split operators; no schedule here does.",
         ),
         not_run(
             "Table 1 accuracy",

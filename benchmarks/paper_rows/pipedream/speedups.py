@@ -192,8 +192,8 @@ def repeat_model_parallelism() -> Outcome:
         "2.6 to 15 x",
         f"{least[0]:.1f} to {most[0]:.1f} x with free messages, {least[1]:.1f} to {most[1]:.1f} x at the line rate",
         verdict_of([least[0], most[0]], [2.6, 15.0], 0.25),
-        "The introduction does not name the models and GPUs of its numbers, nor how model parallelism cut them. The "
-        "messages are those of model parallelism, which waits for each; the verdict is of free ones, within 25 %.",
+        "The introduction does not name the models and GPUs of its numbers, nor how model parallelism cut them. Model "
+        "parallelism waits for each message; the verdict counts free messages, within 25 %.",
         [
             "| row | free messages | messages at the line rate |",
             "|---|---:|---:|",

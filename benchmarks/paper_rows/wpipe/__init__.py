@@ -32,7 +32,7 @@ PAPER = Paper(
         Figure("Table 1", "Bubble, weight buffers and activations of four pipelines", repeat_table),
         Figure("Fig. 5", "Only G0 needs two versions; no bubble once the pipeline is full", repeat_versions),
         drawing("Fig. 6", "Layouts d x w of pipelines and their copies", "`pipesched plan` searches them."),
-        Figure("Table 2", "Final accuracy of WPipe and 2BW is that of data parallelism", repeat_accuracy),
+        Figure("Table 2", "WPipe and 2BW reach the final accuracy of data parallelism", repeat_accuracy),
         Figure("Fig. 7", "WPipe's loss falls faster than 2BW's, and slower than data parallelism's", repeat_losses),
         Figure("Fig. 8a-d 2BW", "1.4 times 2BW for Bert768 at a batch of 2^9 on 64 GPUs", repeat_over_2bw),
         Figure("Fig. 8a-d others", "Times GPipe and PipeDream, eight GPUs", repeat_over_others),

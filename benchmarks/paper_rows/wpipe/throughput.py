@@ -70,8 +70,8 @@ def repeat_over_2bw() -> Outcome:
         "In 8:8 a GPU holds so much training state that 2BW, with one version more, has room for smaller micro-batches "
         f"only, which are bound by launches of kernels: WPipe is {shallow[0]:.2f} times as fast in float32 with "
         f"momentum. In 16:4 both fit the same micro-batches, and the ratio is {max(deeper):.2f} at most. So 1.4 comes "
-        "out in equal layouts of depth 8, not for the best layout of each; the paper does not say what slowed its "
-        "deeper pipelines. The verdict is of the best layouts, as in its Equation 3. Spread: number type, optimizer.",
+        "out in equal layouts of depth 8, not for the best layout of each; the paper gives no reason why its "
+        "deeper pipelines were slower. The verdict is of the best layouts, as in its Equation 3. Spread: number type, optimizer.",
         [*_pairs_table(pairs)],
     )
 
@@ -121,7 +121,7 @@ def repeat_over_others() -> Outcome:
         Verdict.AGREES if is_near else Verdict.SHAPE if min(results) > 1 else Verdict.DIFFERS,
         "GPipe's loss is its bubble: at M = N = 8 an ideal pipeline without flushes is 15 / 8 = 1.88 times as fast. "
         f"PipeDream fits with {top['pipedream'].choice.size} samples per step here ({top['pipedream'].choice}), where "
-        "its loss is that of small micro-batches; the paper does not say why 7. Largest ratio over batches of 2^3 to "
+        "small micro-batches cost it throughput; the paper does not say why 7. Largest ratio over batches of 2^3 to "
         "2^9; agrees within 15 %, the shape if WPipe is ahead. Bert192 in float32 with momentum.",
         [*_batches_table(bests, batches)],
     )
