@@ -76,18 +76,18 @@ def table_9() -> Outcome:
     _, alexnet, vgg, resnet = networks()
     results = [rule(net, _BATCH) for net in (alexnet, vgg) for rule in (_stale, _stashed)]
     gap = _stashed(resnet, _BATCH) - _stale(resnet, _BATCH)
-    published = [37, 214, 75, 124]
     lists = [f"{_by_lists(net, scheme):.0f}" for net in (alexnet, vgg) for scheme in ("stale_weights", "pipedream")]
-    increases = verdict_of(results, published, _WITHIN)
+    stashed = verdict_of(results[1::2], [214, 124], _WITHIN)
     return Outcome(
         "AlexNet 37 and 214 %, VGG-16 75 and 124 %, ResNet-20 +1",
         "AlexNet {:.0f} and {:.0f} %, VGG-16 {:.0f} and {:.0f} %, ".format(*results) + f"ResNet-20 {gap:+.1f}",
-        increases if round(gap) == 1 else Verdict.DIFFERS,
+        stashed if round(gap) == 1 else Verdict.DIFFERS,
         "The paper's rule: two further copies of the first stage's activations, and for PipeDream four further copies "
         "of all weights. On two accelerators 1F1B with stashing keeps only one further version, of the first stage "
         f"alone, and one further mini-batch: by our op lists AlexNet needs {lists[0]} % more for stale weights and "
         f"{lists[1]} % for PipeDream, VGG-16 {lists[2]} and {lists[3]} %: PipeDream needs less. The text that we have "
-        "lacks Table 1; registers after layer 3 of AlexNet and 7 of VGG-16 give its 37 and 75 %. Its AlexNet has "
+        "lacks Table 1; registers after layer 3 of AlexNet and 7 of VGG-16 are chosen by its 37 and 75 %, which do not "
+        "count for the verdict (PipeDream within 5 %, and ResNet-20 rounded). Its AlexNet has "
         f"88.87 MB of weights and 0.88 MB per sample; ours {alexnet.weight_mib:.2f} and {alexnet.sample_mib:.2f} MiB.",
         [*_increase_table(networks())],
     )
