@@ -156,9 +156,9 @@ def _table() -> list[str]:
         f"{len(_SEEDS)} seeds; at most {_MOST_STEPS} steps. A stage sleeps {_FORWARD_S * 1e3:.0f} and "
         f"{_BACKWARD_S * 1e3:.0f} ms for a batch; {_ROUNDS} rounds in turns.",
         "A batch: a run of 12 less one of 4, the shortest of each, as other work only makes them longer. Last "
-        "columns: the paper's time over PipeOptim's.",
+        "columns: the paper's time over PipeOptim's. Whole run: per batch.",
         "",
-        "| | steps to the target | batch, ms | whole run, ms per batch | over PipeOptim's | ResNet-101 | Inception-V3 |",
+        "| | steps to the target | batch, ms | whole run, ms | over PipeOptim's | ResNet-101 | Inception-V3 |",
         "|---|---:|---:|---:|---:|---:|---:|",
         *(
             f"| {name} | {statistics.fmean(steps()[name]):.0f} +- {spread(steps()[name]):.0f} | "
