@@ -82,7 +82,7 @@ def _outcome(classes: int) -> Outcome:
         "Two processes, with a thread each, over one process, in turns: the shortest runs, and the range of rounds. "
         "Agrees within 15 % of the paper's largest, the shape above 1.2 x if it grows with depth. Hybrid is pipelined "
         f"for half of the steps: 1 / (0.5 / S + 0.5), at most 1.33. A run has {_MINI_BATCHES} mini-batches with "
-        f"filling and draining, at best {_limit():.2f} x. {load:.0f} other processes wanted the {num_cores()} cores before. "
+        f"filling and draining, at best {_limit():.2f} x. {load:.0f} other processes wanted the {num_cores()} cores. "
         "Accuracies are in Tables 2 to 4.",
     )
 
