@@ -17,7 +17,9 @@ from pipesched.schedules import Schedule
 
 
 def require_equal_layers(model: Model) -> None:
-    """Refuse a model that differs between processes in its layers, sizes or ties; all ranks call this together.
+    """Refuse a model whose outline differs between processes; all ranks call this together.
+
+    The outline has no sizes, as no process builds all layers of a list.
 
     Raises:
         ExecutionError: It differs; all ranks raise the same error.

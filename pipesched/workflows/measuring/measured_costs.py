@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HANDOVER = {"Op": "after an op", "Recv": "posting a Recv", "Send": "posting a Send", "Take": "taking a message"}
-_OF_PROFILE = "seconds that only the profile has, as of copies of weights, keep its speed"
+_OF_PROFILE = "seconds that only the profile has, such as copies of weights, stay at the speed of the profile"
 
 RunsArgument: TypeAlias = TimelineArgument | Sequence[TimelineArgument]
 
