@@ -12,7 +12,7 @@ from typing import assert_never
 
 from pipesched.profiles import ProfileError
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.common import OneLineError, is_out_of_memory, shortened, users_lines
+from pipesched.schedules.common import OneLineError, error_text, is_out_of_memory, shortened, users_lines
 from pipesched.schedules.formats import MORE_FILES
 from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 
@@ -95,7 +95,7 @@ def starting(rank: int) -> Iterator[None]:
     except (ExecutionError, ProfileError):
         raise
     except Exception as error:  # a user's code may raise anything
-        message = " ".join(str(error).split())[:200]
+        message = error_text(error)
         raise failed(rank, None, f"{type(error).__name__}: {message}") from error
 
 

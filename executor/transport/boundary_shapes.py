@@ -20,7 +20,7 @@ from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.models import Value, gets_gradient, is_value, tensors_of, torch_dtype
 from pipesched.schedules import Schedule
-from pipesched.schedules.common import users_place
+from pipesched.schedules.common import error_text, users_place
 from pipesched.schedules.ops import Message, Payload
 
 _INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -243,7 +243,7 @@ def _try(index: int, stage: ModuleStage, x: Value) -> object:
     try:
         return stage.try_forward(x)
     except Exception as error:  # a user's layer may raise anything
-        message = " ".join(str(error).split())[:200]
+        message = error_text(error)
         got = tuple(x.shape) if isinstance(x, Tensor) else described(x)
         raise ExecutionError(
             f"stage {index}: got {type(error).__name__} ({message}){users_place(error)} for an input of {got}, "

@@ -37,7 +37,7 @@ from pipesched.profiles.models import (
     mapped,
     tensors_of,
 )
-from pipesched.schedules.common import users_place
+from pipesched.schedules.common import error_text, users_place
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring.split_backward import Rest
@@ -322,7 +322,7 @@ class LayerChain:
             raise self._blamed(self.numbers[index], error) from error
 
     def _blamed(self, number: int, error: Exception) -> ProfileError:
-        message = " ".join(str(error).split())[:200]
+        message = error_text(error)
         got = f"got {type(error).__name__} ({message}){users_place(error)}"
         return self._fault(number, f"{got}, expected it to run; try fewer samples, or correct it")
 

@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.kept_state import kept_random_state
 from pipesched.profiles.models.values import Value, mapped
+from pipesched.schedules.common import error_text
 
 Tie: TypeAlias = tuple[tuple[int, str], ...]
 """A parameter that layers share: (layer, name in the layer) of each place."""
@@ -187,7 +188,7 @@ def users_code(what: str, seed: int = 0) -> Iterator[None]:
     except ProfileError:  # has its message already
         raise
     except Exception as error:  # a user's code may raise anything
-        message = " ".join(str(error).split())[:200]
+        message = error_text(error)
         raise ProfileError(
             f"{what}: got {type(error).__name__} ({message}), expected it to work; correct it"
         ) from error

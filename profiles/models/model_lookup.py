@@ -27,7 +27,7 @@ from pipesched.profiles.models.module_sources import ModuleFactory
 from pipesched.profiles.models.ties import shared_parameters
 from pipesched.profiles.models.whole_module import model_of
 from pipesched.profiles.processes import users_folders, users_module
-from pipesched.schedules.common import shown
+from pipesched.schedules.common import error_text, shown
 
 MODELS: dict[str, Callable[..., Model]] = dict(
     zip(BUILT_IN, (alexnet, conv, digits, gpt, lenet5, lstm, mlp, resnet, vgg16), strict=True)
@@ -128,7 +128,7 @@ def _bare_module(text: str, got: str) -> ProfileError:
 
 
 def _users_fault(text: str, what: str, error: Exception) -> ProfileError:
-    message = " ".join(str(error).split())[:200]
+    message = error_text(error)
     return ProfileError(
         f"model {text!r}: {what} {type(error).__name__}: {message}; it must work in a plain Python started here"
     )

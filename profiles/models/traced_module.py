@@ -23,6 +23,7 @@ from pipesched.profiles.models.kept_state import kept_random_state
 from pipesched.profiles.models.structures import Structure
 from pipesched.profiles.models.traced_lines import is_of_torch, users_line
 from pipesched.profiles.models.values import Value, tensors_of
+from pipesched.schedules.common import error_text
 
 Signature: TypeAlias = tuple[tuple[torch.Size, torch.dtype], ...]
 """Shape and number type of each tensor."""
@@ -293,7 +294,7 @@ def _copied(module: nn.Module) -> nn.Module:
     try:
         return _without_weights(module, None)
     except Exception as error:  # a user's module may hold anything
-        message = " ".join(str(error).split())[:100]
+        message = error_text(error)
         raise ProfileError(
             f"got {type(error).__name__} ({message}) in copy.deepcopy of the module, expected one that can be copied; "
             "keep other tensors as buffers, and use torch.nn.utils.parametrizations for weight_norm"
@@ -395,7 +396,7 @@ def _trace_fault(error: Exception) -> str:
     all_frames = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in all_frames if not frame.filename.startswith("<") and not is_of_torch(frame.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
-    message = " ".join(str(error).split())[:200]
+    message = error_text(error)
     if "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__:
         inner = [frame for frame in all_frames if Path(frame.filename).is_relative_to(_LAYERS)]
         inside = f" (in {inner[-1].name} of torch.nn)" if inner and inner[-1].name != "_call_impl" else ""

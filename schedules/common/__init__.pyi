@@ -14,6 +14,7 @@ from .memory_room import room_bytes as room_bytes
 from .memory_room import too_many_objects as too_many_objects
 from .quoting import USERS_LINE as USERS_LINE
 from .quoting import OneLineError as OneLineError
+from .quoting import error_text as error_text
 from .quoting import guess as guess
 from .quoting import printable as printable
 from .quoting import said as said

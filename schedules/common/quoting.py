@@ -27,6 +27,14 @@ def said(value: object) -> str:
     return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"
 
 
+def error_text(error: BaseException) -> str:
+    """Return the text of an error of a user's code or of another library: in one line, and at most 200 characters.
+
+    Its backticks become quotes, as in messages of this package they mark arguments, which may be printed as options.
+    """
+    return " ".join(str(error).split())[:200].replace("`", "'")
+
+
 def guess(name: str, names: Iterable[str]) -> str:
     """Return ``did you mean latency_s? `` if one of `names` resembles `name` apart from its unit, or an empty text."""
     stems = {_UNIT.sub("", known): known for known in names}

@@ -9,6 +9,7 @@ import pytest
 from pipesched.cli.errors import InputError, in_flags
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE
+from pipesched.profiles.models.model import users_code
 from pipesched.workflows import ArgumentError
 
 
@@ -33,6 +34,12 @@ def test_what_speaks_of_no_argument_stays_as_it_is(error):
 
 def test_an_error_of_another_kind_may_speak_of_arguments_too():
     assert in_flags(ProfileError("stages: got 2; try `by=time`")) == "stages: got 2; try --by time"
+
+
+def test_a_name_in_an_error_of_another_library_is_no_option():
+    with pytest.raises(ProfileError) as caught, users_code("its class"):
+        raise ValueError("`num_heads` is 4,\nnot `num_runs=5`")
+    assert "got ValueError ('num_heads' is 4, not 'num_runs=5'), expected" in in_flags(caught.value)
 
 
 @pytest.mark.parametrize(

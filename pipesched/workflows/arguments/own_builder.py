@@ -22,7 +22,7 @@ from pipesched.profiles.processes import prints_to_stderr, users_folders, users_
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, make_schedule
 from pipesched.schedules.builders import Entry, OwnName, Parameter, lookup
 from pipesched.schedules.check import require_runnable
-from pipesched.schedules.common import MAX_CELLS, MAX_NUMBER, integer, shown, users_lines
+from pipesched.schedules.common import MAX_CELLS, MAX_NUMBER, error_text, integer, shown, users_lines
 from pipesched.schedules.ops import (
     Average,
     Compute,
@@ -219,7 +219,7 @@ def _users_code(label: str, *folders: Path) -> Iterator[None]:
     except ScheduleError as error:
         raise ScheduleError(f"schedule {label}: {error}") from error
     except (Exception, SystemExit) as error:
-        message = " ".join(str(error).split())[:200]
+        message = error_text(error)
         raise ScheduleError(
             f"schedule {label}: got {type(error).__name__}{_place(error)}: {message}, expected a schedule; mend it"
         ) from error
