@@ -60,6 +60,18 @@ def test_a_figure_agrees(rows, name):
     assert figures[name].repeat().verdict == "agrees"
 
 
+def test_rows_agree_or_have_the_papers_order_at_one_share(rows):
+    module = rows("pipedream.speedups")
+    published = [case.speedup for case in module.CASES]
+    ones = {case: [1.0] * 8 for case in module.CASES}
+    for case in module.CASES:
+        ones[case][2] = ones[case][-2] = 10 * case.speedup
+    verdicts = [module._at_one_share(ones, index, share) for index in (0, -1) for share in range(4)]
+    assert verdicts == 2 * ["differs", "differs", "shape agrees", "differs"]
+    exact = {case: [speedup] * 4 for case, speedup in zip(module.CASES, published, strict=True)}
+    assert module._at_one_share(exact, -1, 0) == "agrees"
+
+
 def test_gnmt_on_four_gpus_gains_half_over_data_parallelism(rows):
     """Table 1 of the publication has 1.5."""
     module = rows("pipedream.speedups")

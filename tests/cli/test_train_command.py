@@ -102,8 +102,8 @@ def test_a_target_accuracy_ends_a_run_and_the_table_has_its_step(pipesched, fold
 
 
 def test_several_seeds_have_a_row_each_and_a_curve_with_a_band(pipesched, folder):
-    line = f"{QUICK} --compare gpipe,pipedream --steps 4 --seed 3"
-    answer = pipesched(f"{line} --seeds 2 --log run.jsonl --plot c.png --json")
+    line = f"{QUICK} --compare gpipe,pipedream --steps 4 --seed 3 --lr-schedule cosine --lr-warmup 1"
+    answer = pipesched(f"{line} --seeds 2 --log run.jsonl --plot c.svg --json")
     assert (answer.code, answer.err) == (0, "")
     runs = json.loads(answer.out)["runs"]
     assert [(run["schedule"], run["seed"]) for run in runs] == [
@@ -112,7 +112,8 @@ def test_several_seeds_have_a_row_each_and_a_curve_with_a_band(pipesched, folder
     alone = json.loads(pipesched(f"{line.replace('--seed 3', '--seed 4')} --json").out)["runs"]
     assert alone == runs[1::2]
     assert [line["seed"] for line in lines_of(folder / "run.jsonl")] == 2 * (4 * [3] + 4 * [4])
-    assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
+    title = "cosine, 1 steps of warm-up, mean of 2 seeds +- standard deviation"
+    assert title in (folder / "c.svg").read_text()
 
 
 def test_a_run_that_diverges_is_said_to_and_ends(pipesched, folder):

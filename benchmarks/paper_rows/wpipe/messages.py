@@ -37,7 +37,7 @@ def repeat_placements() -> Outcome:
     ratios = {}
     for name, network in NETWORKS.items():
         case = replace(_resnext500(), network=network)
-        ratios[name] = case.throughput(A, _STEPS) / case.throughput(B, _STEPS)
+        ratios[name] = case.throughput(A) / case.throughput(B)
     published = PAPER_A / PAPER_B
     return Outcome(
         f"A {PAPER_A}, B {PAPER_B}: {published:.3f}",
@@ -45,7 +45,6 @@ def repeat_placements() -> Outcome:
         range_verdict(min(ratios.values()), max(ratios.values()), published),
         "; ".join(f"{name}: {ratio:.3f}" for name, ratio in ratios.items())
         + ". Spread: how messages share an interface. A's throughput is calibrated. More in results/wpipe.md.",
-        command="python benchmarks/wpipe.py placements",
     )
 
 
@@ -74,7 +73,6 @@ def repeat_depths() -> Outcome:
         ", ".join(f"{depth}: {rate:.0f}" for depth, rate in zip((4, 8, 16), throughputs, strict=True)) + " samples/s",
         Verdict.SHAPE if falls else Verdict.DIFFERS,
         "ResNeXt500, batch 3328, as many micro-batches as GPUs in a pipeline, pipelines inside the nodes.",
-        command="python benchmarks/wpipe.py depths",
     )
 
 

@@ -203,15 +203,28 @@ def _write(
 ) -> None:
     """Draw the losses, and write the table, as asked."""
     if outputs.plot is not None:
-        title = f"{asked.model.name}, {asked.settings.optimizer}, lr {asked.settings.lr:g}"
         curves: dict[str, list[views.Curve]] = {}
         for result in results:
             curves.setdefault(result.schedule, []).append(result.curve)
+        title = _title(asked, max(map(len, curves.values())))
         means = [views.mean_curve(its) for its in curves.values()]
         views.save_figure(lambda: views.learning_curve_figure(means, title, target_loss), outputs.plot)
     if outputs.out is not None:
         rows = [result.summary(target_loss).to_row() for result in results]
         emit(TABLE_FORMATS[suffix_of(outputs.out)](rows), outputs.out)
+
+
+def _title(asked: TrainingOptions, num_seeds: int) -> str:
+    """Return the title of the curves: model, optimizer, learning rate with its schedule, and the band of the seeds."""
+    settings = asked.settings
+    parts = [asked.model.name, settings.optimizer, f"lr {settings.lr:g}"]
+    if settings.lr_schedule != "constant":
+        parts.append(settings.lr_schedule)
+    if settings.lr_warmup:
+        parts.append(f"{settings.lr_warmup} steps of warm-up")
+    if num_seeds > 1:
+        parts.append(f"mean of {num_seeds} seeds +- standard deviation")
+    return ", ".join(parts)
 
 
 def _asked(
