@@ -355,8 +355,8 @@ def _tracing() -> Iterator[None]:
             torch.autocast("cpu", enabled=False),
         ):
             yield
-    except Exception as error:  # a user's code may raise anything
-        raise ProfileError(_trace_fault(error)) from error
+    except Exception as error:  # noqa: BLE001 -- a user's code may raise anything
+        raise ProfileError(_trace_fault(error)) from None  # a page of the tracer otherwise
     sys.stderr.write(printed.getvalue())
 
 

@@ -80,7 +80,7 @@ def model_of(
         tensors, inputs = flattened(example)
         tracer = Tracer(outline, inputs, tensors_of(tensors), cuts)
     except ProfileError as error:
-        raise ProfileError(f"model {name}: {error}") from error
+        raise ProfileError(f"model {name}: {error}") from None
 
     def build_range(first: int, last: int, seed: int) -> list[nn.Module]:
         names = {name for layer in tracer.states[first:last] for name in layer}

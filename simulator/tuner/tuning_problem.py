@@ -115,9 +115,9 @@ class Problem:
         """
 
         def make() -> EqualPipelines:
-            lists = self.lists(setting)
-            if costs.tied_bytes:  # of one pipeline, which averages nothing
-                lists = with_tied_sum(_one_pipeline(setting), costs.tied_stages)
+            # tied stages have one pipeline, which averages nothing
+            is_tied = costs.tied_bytes > 0
+            lists = with_tied_sum(_one_pipeline(setting), costs.tied_stages) if is_tied else self.lists(setting)
             return EqualPipelines(lists, costs, self.cluster, self.network)
 
         return self.made.get((costs,), _alike(setting), make)
