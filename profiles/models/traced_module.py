@@ -387,7 +387,7 @@ def _require_known_shapes(graph: torch.fx.GraphModule) -> None:
 
 _DEPENDS = (
     "got a branch or a shape that depends on values of tensors{}, expected a forward that runs the same operations for "
-    "every batch; use torch.where, or make the model a list of layers"
+    "every batch; use torch.where, or give the model as a list of layers, which runs as it is and is cut between them"
 )
 _LAYERS = Path(nn.__file__).parent
 
