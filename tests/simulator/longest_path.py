@@ -87,7 +87,10 @@ class _Table:
         peer = self._home.get((target, c.microbatch), rank)
         arrival_s = self.now[rank]
         if peer != rank:
-            num_bytes = self._costs.stages[min(c.stage, target)].output_bytes
+            cost = self._costs.stages[min(c.stage, target)]
+            num_bytes = cost.output_bytes
+            if letter == "B" and cost.output_gradient_bytes is not None:
+                num_bytes = cost.output_gradient_bytes
             begin_s = max(arrival_s, self._free.get((rank, peer), 0.0))
             self._free[rank, peer] = begin_s + num_bytes / self._link.bandwidth_bytes_per_s
             arrival_s = self._free[rank, peer] + self._link.latency_s
