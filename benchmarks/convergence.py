@@ -165,14 +165,14 @@ class Comparison:
     def agreement(self) -> int | None:
         """Whether the verdict has the sign of the paper (1), the opposite (-1), or none (0); None without a sign."""
         published = self.ordering.sign(self.optimizer)
-        return {"ahead": 1, "behind": -1, "not told apart": 0}[self.verdict] * published if published else None
+        return {"ahead": 1, "behind": -1, "undecided": 0}[self.verdict] * published if published else None
 
     def cell(self) -> str:
         """Return the paper's differences, and the mean difference here with its interval and the verdict."""
         low, high = interval(self.differences.tolist())
         published = ", ".join(f"{points:+.2f}" for points in self.ordering.differences.get(self.optimizer, ()))
         here = f"{self.differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
-        return f"{published} | {here} {f'**{self.verdict}**' if self.verdict != 'not told apart' else self.verdict}"
+        return f"{published} | {here} {f'**{self.verdict}**' if self.verdict != 'undecided' else self.verdict}"
 
 
 def compared(optimizers: Sequence[OptimizerName], scores: Scores) -> list[Comparison]:
@@ -199,7 +199,7 @@ def pairs_table(optimizers: Sequence[OptimizerName], comparisons: Sequence[Compa
     del agreement[None]
     yield ""
     yield f"Of the {agreement.total()} cases (a pair, an optimizer) with one sign in all models of the paper,"
-    yield f"{agreement[1]} come out so here, {agreement[0]} are not told apart, {agreement[-1]} come out the other way"
+    yield f"{agreement[1]} come out so here, {agreement[0]} are undecided, {agreement[-1]} come out the other way"
     yield "round."
 
 
@@ -239,9 +239,8 @@ def page(setting: Setting, scores: Scores, num_seeds: int) -> Iterator[str]:
     yield from table(setting, scores)
     comparisons = compared([*setting.rates], scores)
     yield ""
-    yield "## Pairs of the papers, by the best accuracy of a run"
-    yield ""
-    yield "How far the first is ahead of the second, in points: in the paper, with each of its models; here, the mean"
+    yield "Pairs of the papers, by the best accuracy of a run:"
+    yield "how far the first is ahead of the second, in points: in the paper, with each of its models; here, the mean"
     yield f"difference over {num_seeds} seeds, each with the same weights and samples under both, and its 95 % interval"
     yield "(bootstrap, BCa). A verdict is the exact sign-flip test at 5 %, after Holm's correction for all"
     yield f"{len(comparisons)} comparisons of the table: an interval without 0 is not enough."

@@ -3,7 +3,7 @@
 A pair has the same weights and samples under both schemes, seed by seed. If the schemes are equal, each difference is
 as likely to have the opposite sign. So the sign-flip test is exact for any distribution: its p-value is the share of
 all 2^n signs whose mean is at least as far from 0. Holm's correction bounds the probability that a family of equal
-pairs has any verdict but "not told apart".
+pairs has any verdict but "undecided".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap  # type: ignore[import-untyped]  # it has no types
 
 Numbers: TypeAlias = NDArray[np.float64]
-Verdict: TypeAlias = Literal["ahead", "behind", "not told apart"]
+Verdict: TypeAlias = Literal["ahead", "behind", "undecided"]
 
 LEVEL = 0.05
 """Largest probability of a wrong verdict in a family of equal pairs."""
@@ -59,7 +59,7 @@ def verdicts(differences: Numbers) -> list[Verdict]:
     clear = holm(sign_flip_p(differences)) <= LEVEL
     means = differences.mean(axis=0)
     return [
-        ("ahead" if mean > 0 else "behind") if is_clear else "not told apart"
+        ("ahead" if mean > 0 else "behind") if is_clear else "undecided"
         for mean, is_clear in zip(means, clear, strict=True)
     ]
 

@@ -55,7 +55,7 @@ def test_schemes_are_compared_seed_by_seed_and_cases_are_counted():
         (convergence.WHOLE, "stale_weights"),
         ("hybrid", "stale_weights"),
     }
-    assert set(told.values()) == {"ahead", "not told apart"}
+    assert set(told.values()) == {"ahead", "undecided"}
     *_, first, second = convergence.pairs_table(["momentum"], comparisons)
     # with one sign: PipeOptim over PipeDream, 2BW and XPipe, SpecTrain over both, and un-pipelined over stale weights
-    assert f"{first} {second}".endswith("4 come out so here, 2 are not told apart, 0 come out the other way round.")
+    assert f"{first} {second}".endswith("4 come out so here, 2 are undecided, 0 come out the other way round.")

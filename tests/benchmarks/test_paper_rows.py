@@ -70,10 +70,10 @@ def test_pairs_of_schemes_are_read_from_the_page_of_their_benchmark(rows, monkey
     page = tmp_path / "convergence.md"
     page.write_text(
         "# How well every scheme learns: digits, four stages\n\n"
-        "## Pairs of the papers, by the best accuracy of a run\n\n"
+        "Pairs of the papers, by the best accuracy of a run:\n\n"
         "| first | second | where | momentum: paper | here | adam: paper | here |\n|---|---|---|---|---|---|---|\n"
         "| pipeoptim | pipedream | PipeOptim, Table IV | +5.24 | +1.2 [+1.0, +1.4] **ahead** "
-        "| +0.25 | -0.1 [-0.3, +0.2] not told apart |\n"
+        "| +0.25 | -0.1 [-0.3, +0.2] undecided |\n"
     )
     monkeypatch.setattr(accuracy, "_PAGE", page)
     accuracy.pairs.cache_clear()

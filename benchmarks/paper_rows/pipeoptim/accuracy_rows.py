@@ -15,8 +15,8 @@ from paper_rows.figure import Figure, Outcome, Verdict
 
 _PAGE = Path(__file__).parents[2] / "results" / "convergence.md"
 _COMMAND = "python benchmarks/convergence.py --data digits-4"
-_PART, _PAIRS = "# How well every scheme learns: digits, four stages", "## Pairs of the papers, by the best accuracy"
-_SIGNS = {"ahead": 1, "not told apart": 0, "behind": -1}
+_PART, _PAIRS = "# How well every scheme learns: digits, four stages", "Pairs of the papers, by the best accuracy"
+_SIGNS = {"ahead": 1, "undecided": 0, "behind": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Pair:
 
     Attributes:
         published: 1 or -1 if the first is ahead, or behind, with every model of the paper; 0 if the models differ.
-        sign: The same here, by the test of paired seeds; 0 if they are not told apart.
+        sign: The same here, by the test of paired seeds; 0 if it is undecided.
         text: The gain here, as on the page.
     """
 
@@ -54,7 +54,7 @@ def pairs() -> tuple[Pair, ...]:
 
 def _rows(section: str) -> Iterator[list[str]]:
     """Yield the cells of the head and of each row of a section's table."""
-    for line in section.split("\n## ")[0].splitlines():
+    for line in section.splitlines():
         if line.startswith("| "):
             yield [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -78,7 +78,7 @@ def _outcome(published: str, chosen: Sequence[Pair]) -> Outcome:
     )
     return Outcome(
         published,
-        f"{counts[1]} of {len(judged)} pairs as in the paper, {counts[0]} not told apart, {counts[-1]} opposite",
+        f"{counts[1]} of {len(judged)} pairs as in the paper, {counts[0]} undecided, {counts[-1]} opposite",
         verdict,
         "Pairs whose models all agree in the paper, by maximum accuracy on digits, four stages (convergence.md). "
         "Agrees if most have the paper's sign and none the opposite; the shape if some have and none the opposite. "
@@ -93,7 +93,7 @@ def _without_pairs(published: str) -> Outcome:
 
 
 def _verdict(signs: Counter[int]) -> Verdict:
-    """Return the verdict on counts of pairs: of the paper's sign (1), not told apart (0), of the opposite (-1)."""
+    """Return the verdict on counts of pairs: of the paper's sign (1), undecided (0), of the opposite (-1)."""
     if signs[-1] or not signs[1]:
         return Verdict.DIFFERS
     return Verdict.AGREES if signs[1] > signs[0] else Verdict.SHAPE
