@@ -1,4 +1,4 @@
-"""Table 1's layouts: what PipeDream's optimizer chooses from the published profiles."""
+"""Table 1's layouts, as PipeDream's optimizer chooses them from the published profiles."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _outcome(published: str, chosen: Sequence[Pair]) -> Outcome:
         verdict,
         "Pairs whose models all agree in the paper, by maximum accuracy on digits, four stages (convergence.md). "
         "Agrees if most have the paper's sign and none the opposite; the shape if some have and none the opposite. "
-        "Signs are those of paired seeds, tested exactly." + (f" Opposite: {opposite}." if opposite else ""),
+        "Signs come from paired seeds, tested exactly." + (f" Opposite: {opposite}." if opposite else ""),
         command=_COMMAND,
     )
 

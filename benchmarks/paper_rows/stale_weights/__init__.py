@@ -16,6 +16,6 @@ PAPER = Paper(
     "Pipelined training with stale weights of deep CNNs (arXiv:1912.12675)",
     "A pair of pipeline registers makes two of the paper's stages, a forward and a backward one: K pairs are 2K + 2 "
     "stages, and K + 1 ranks of the schedule `stale_weights`. The text that we have lacks Tables 1 to 9; the paper's "
-    "numbers below are those in its sentences. Networks that train are narrow stand-ins on scans of digits.",
+    "numbers below stand in its sentences. Networks that train are narrow stand-ins on scans of digits.",
     tuple(_FIGURES[name] for name in _ORDER),
 )

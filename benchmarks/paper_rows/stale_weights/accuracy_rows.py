@@ -228,7 +228,7 @@ TRIED_RATES = (
 TRIED_NETWORKS = (
     "Rates and AdamW were chosen after trials with one seed, so that the networks train: LeNet-5 with 10 stages fails "
     "at 0.02 and 0.01, and AlexNet does not learn with momentum at all. With two seeds the accuracies spread by up to "
-    "11 points, so a loss of 4 stages is not told apart from none."
+    "11 points, so the loss of 4 stages may be none."
 )
 """Trials that chose the settings of Table 2."""
 TRIED_HYBRID = "The rate is the first of two that were tried, with one seed: at 0.03 the pipelined part diverges."
