@@ -1,4 +1,4 @@
-"""A table or a figure of a paper, and what came out when its experiment was repeated."""
+"""A table or a figure of a paper, and the outcome of its repeated experiment."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def tied_parameters(
 ) -> dict[int, nn.Parameter]:
     """Return the parameters that `stage`, whose layers are `module`, shares with others, by number of the tie.
 
-    The ties are those of `ties_between`.
+    `ties_between` finds the ties.
     """
     first, last = bounds[stage]
     places = [next((place for place in tie if first <= place[0] < last), None) for tie in ties_between(model, bounds)]

@@ -223,7 +223,7 @@ def _forward(stage: _PlainStage, microbatch: int, entered: Value, loss: _Loss | 
 def _backward(
     stage: _PlainStage, microbatch: int, entered: Value, left: Value, gradients: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Take the gradients of the parameters; return those of the input, one for each of its tensors."""
+    """Take the gradients of the parameters; return a gradient for each tensor of the input."""
     given = [
         (tensor, gradient)
         for tensor, gradient in zip(tensors_of(left), gradients, strict=True)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.models.conv import ConvHead
 from pipesched.profiles.models.digits import held_out_pictures, picture_batch
 from pipesched.profiles.models.model import Model, class_loss, require_dropout, require_range
 
@@ -140,7 +141,7 @@ def resnet(depth: int = 20, width: int = 16, image: int = 32, classes: int = 10)
     per_group = (depth - 2) // 6
     widths = [width << group for group in range(3) for _ in range(per_group)]
     blocks = [partial(NormedBlock, before, after) for before, after in zip([width, *widths], widths, strict=False)]
-    stem, head = partial(ConvLayer, _RGB, width, is_normalized=True), partial(MeanHead, widths[-1], classes)
+    stem, head = partial(ConvLayer, _RGB, width, is_normalized=True), partial(ConvHead, widths[-1], classes)
     layers: list[_Builder] = [stem, *blocks, head]
     return _classifier(name, layers, ["stem", *_numbered("block", len(blocks)), "head"], image)
 
@@ -201,19 +202,6 @@ class NormedBlock(nn.Module):
         left = self.num_new // 2
         shortcut = functional.pad(shortcut, (0, 0, 0, 0, left, self.num_new - left)) if self.num_new else shortcut
         return functional.relu(self.norm2(self.conv2(hidden)) + shortcut)
-
-
-class MeanHead(nn.Module):
-    """Mean over the picture, then a linear classifier."""
-
-    def __init__(self, channels: int, classes: int) -> None:
-        super().__init__()
-        self.scores = nn.Linear(channels, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, C, S, S) to (B, classes)."""
-        scores: Tensor = self.scores(x.mean((2, 3)))
-        return scores
 
 
 def _linears(features: int, hidden: int, classes: int, dropout: float) -> list[_Builder]:

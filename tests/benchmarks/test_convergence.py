@@ -40,7 +40,7 @@ def test_a_paper_finds_a_scheme_ahead_only_if_it_is_with_all_of_its_models():
 def test_schemes_are_compared_seed_by_seed_and_cases_are_counted():
     convergence = importlib.import_module("convergence")
     rng = np.random.default_rng(0)
-    seeds = 90 + rng.normal(size=12)  # what all schemes share
+    seeds = 90 + rng.normal(size=12)  # a part that all schemes share
 
     def score(gain):
         return convergence.Score(seeds + gain, seeds, seeds)

@@ -85,7 +85,7 @@ def test_equal_schemes_are_called_different_in_at_most_one_of_twenty_families(pa
 
 
 def test_the_seeds_are_enough_for_verdicts_on_all_pairs_of_a_table(paired):
-    """The smallest p-value of n seeds is 2 / 2^n; ten seeds cannot tell any of so many pairs apart."""
+    """The smallest p-value of n seeds is 2 / 2^n; with ten seeds every pair of a table is undecided."""
     num_pairs = 3 * len(importlib.import_module("convergence").PAIRS)
     for num_seeds, verdict in ((10, "undecided"), (SEEDS, "ahead")):
         assert {*paired.verdicts(np.ones((num_seeds, num_pairs)))} == {verdict}

@@ -71,7 +71,7 @@ def test_table_1_holds_for_as_many_micro_batches_as_workers(rows, scheme, n):
 
 
 def test_small_micro_batches_of_bert_are_inefficient(rows):
-    """Samples per second of a block at a micro-batch of 1 are at most half of those at 8."""
+    """Samples per second of a block at a micro-batch of 1 are at most half of the samples per second at 8."""
     profile = rows("models").bert(24)
     single, eight = (profile.cost_of_layers(1, 2, size).both_s / size for size in (1, 8))
     assert single > 2 * eight

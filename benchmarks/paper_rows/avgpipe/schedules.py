@@ -136,7 +136,7 @@ def _compared(base: Workload, m: int, afab_gain: float, gain: float, extra: floa
         extra_ahead: The paper's extra memory of advance forward propagation over 1F1B.
     """
     lines = [
-        f"M = {m}. Memory is that of all GPUs.",
+        f"M = {m}. Memory is the sum of all GPUs.",
         "",
         "| | N | ahead | AFAB : 1F1B | advance : 1F1B | AFAB's memory | advance's | 1F1B's |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",

@@ -272,7 +272,7 @@ def repeat_utilisation() -> Outcome:
         verdict_of(free, [*published.values()], 0.25),
         "AvgPipe in 32 GB a GPU over the mean of the other pipelines. Utilisation is throughput over the best "
         "throughput of a stage, so its mean over time is work per second, and its gain is the speed-up by definition. "
-        "The paper's gains (86 % on GNMT beside 1.5 x) count something else, and what, it does not say.",
+        "The paper's gains (86 % on GNMT beside 1.5 x) count something else, which it does not define.",
         lines,
     )
 

@@ -81,7 +81,7 @@ def repeat_communication() -> Outcome:
     to, both = (f"{min(of):+.0%} to {max(of):+.0%}" for of in errors.values())
     return Outcome(
         "Eq. 3",
-        f"errors {to} with messages to a GPU, {both} with those to and from it",
+        f"errors {to} with messages to a GPU, {both} with messages to and from it",
         verdict_of([1 + error for error in errors[2]], [1.0] * len(errors[2]), 0.1),
         "It agrees if all errors are within 10 % with messages in both directions, which Eq. 3 compares with forward "
         "and backward together. The paper does not say which it counts. Where a message takes longer than F, counting "

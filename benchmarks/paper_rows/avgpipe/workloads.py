@@ -45,7 +45,7 @@ _LSTM_SAVED = 6
 """Numbers that an LSTM keeps for each of its outputs: four gates, the cell, and the output."""
 
 
-@dataclass(frozen=True, eq=False)  # without slots: what follows from the fields is kept beside them
+@dataclass(frozen=True, eq=False)  # without slots: computed properties are kept beside the fields
 class Workload:
     """A model on the paper's cluster.
 

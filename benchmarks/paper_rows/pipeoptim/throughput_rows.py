@@ -1,6 +1,6 @@
 """Throughput and memory of the approaches: Figs 6 and 8, Table V.
 
-Layers are those of PipeDream's published profiles, measured on a V100. The paper's GPUs are P100 of 16 GB; a factor on
+The layers come from PipeDream's published profiles, measured on a V100. The paper's GPUs are P100 of 16 GB; a factor on
 all seconds cancels in ratios of throughputs. Every stage recomputes, as in the paper.
 """
 

@@ -98,7 +98,7 @@ REACHING = {"num_steps": 40, "batch_size": 32, "optimizer": "momentum", "lr": 0.
 
 @pytest.mark.parametrize("name", ["gpipe", "pipedream"])
 def test_a_run_ends_at_the_first_evaluation_with_the_target_accuracy(name, tmp_path):
-    """Its scores and weights are those of a run of so many steps."""
+    """A run of the same number of steps has equal scores and weights."""
     export = tmp_path / "m.safetensors"
     looks = pipesched.train(MODEL, spec(name), **REACHING, held_out_every=5).held_out_on_the_way
     target = looks[20].accuracy
