@@ -1,10 +1,9 @@
-"""One of two ranks on gloo; prints what came through: ``python gloo_worker.py RANK FILE``."""
+"""One of two ranks on gloo; prints what came through."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from datetime import timedelta
 
 import torch
@@ -52,14 +51,10 @@ def unreceived(rank: int, other: int, store: dist.Store) -> bool:
     return True
 
 
-def main() -> None:
-    rank, other = int(sys.argv[1]), 1 - int(sys.argv[1])
-    store = dist.FileStore(sys.argv[2], 2)
+def main(arguments: list[str]) -> int:
+    rank = int(os.environ["RANK"])
+    other, store = 1 - rank, dist.FileStore(f"{arguments[0]}/store", 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     answers = {"exchange": exchange(other), "in_order": in_order(rank, other)}
     print(json.dumps(answers | {"unreceived": unreceived(rank, other, store)}), flush=True)
-    os._exit(0)  # gloo's threads may still hold tensors
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -1,20 +1,16 @@
 """What `schedules.semantics.communicators` says of gloo, asked of gloo itself."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.processes import run_all
-
-WORKER = Path(__file__).with_name("gloo_worker.py")
+from tests.executor.job_sequence_ranks import run_module
 
 
 @pytest.mark.distributed
 def test_gloo_keeps_channels_in_order_and_apart_and_its_sends_wait_for_their_receives(tmp_path):
-    ranks = run_all([([sys.executable, WORKER, str(rank), str(tmp_path / "store")], None) for rank in range(2)])
-    first, second = (json.loads(rank.stdout.splitlines()[-1]) for rank in ranks)
+    printed = run_module("tests.schedules.gloo_worker", 2, tmp_path)
+    first, second = (json.loads(text.splitlines()[-1]) for text in printed)
     assert first["exchange"]
     assert second["exchange"]
     assert second["in_order"] == [0.0, 1.0, 2.0]

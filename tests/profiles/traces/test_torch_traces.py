@@ -3,18 +3,15 @@
 import gzip
 import json
 import re
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from pipesched.profiles.traces import read_traces
 from pipesched.schedules.ops import computes
-from tests.processes import run_all
+from tests.executor.job_sequence_ranks import run_module
 from tests.profiles.traces.torch_ranks import KINDS, MICROBATCHES, STEPS
 
-WORKER = Path(__file__).with_name("torch_ranks.py")
 NAMES = {"annotated": "1f1b"}
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -24,9 +21,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 def folder(tmp_path_factory):
     """Return a folder with the traces of both ranks under every schedule."""
     folder = tmp_path_factory.mktemp("traces")
-    store = str(folder / "store")
-    answers = run_all([([sys.executable, "-P", WORKER, str(folder), str(rank), store], None) for rank in (0, 1)])
-    assert [answer.returncode for answer in answers] == [0, 0], answers[0].stderr + answers[1].stderr
+    run_module("tests.profiles.traces.torch_ranks", 2, folder)
     return folder
 
 

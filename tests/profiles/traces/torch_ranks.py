@@ -1,6 +1,6 @@
-"""One rank that runs PyTorch's own schedules under its profiler: ``python torch_ranks.py FOLDER RANK STORE``."""
+"""One rank that runs PyTorch's own schedules under its profiler."""
 
-import sys
+import os
 from contextlib import nullcontext
 
 import torch
@@ -51,11 +51,11 @@ def trace(name, rank, folder):
     profiler.export_chrome_trace(f"{folder}/{name}{rank}.json" + (".gz" if name == "zbv" else ""))
 
 
-if __name__ == "__main__":
-    folder, rank, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+def main(arguments):
+    folder, rank = arguments[0], int(os.environ["RANK"])
     torch.manual_seed(0)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     for name in KINDS:
         trace(name, rank, folder)
-    dist.destroy_process_group()
+    dist.barrier()
+    return 0

@@ -1,10 +1,7 @@
 """What we write runs in PyTorch's own runtime, in real processes over gloo, with the gradients of the whole model."""
 
 import json
-import os
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
@@ -13,14 +10,11 @@ from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv, writ
 from pipesched.schedules.lowering import lower_for_torch
 from pipesched.schedules.ops import stages_of
 from tests.executor import pipelines
-from tests.processes import run_all
+from tests.executor.job_sequence_ranks import run_module
 from tests.schedules.formats.csv_support import halves
-
-pytest.importorskip("torch.distributed.pipelining")
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(__file__).parents[3]
 MODEL = "mlp:layers=16,width=8"
 ON_FOUR_RANKS = ("1f1b", "interleaved", "interleaved_zb", "zbv", "dualpipe_v", "hanayo")
 BY_HAND = {
@@ -52,7 +46,7 @@ def in_torch(tmp_path_factory):
         where = 2 if len(stages) == 4 else len(listed) % 2
         listed.append((where, (case, form, MODEL, schedule.num_stages, schedule.num_microbatches, stages)))
     (folder / "cases.json").write_text(json.dumps(listed))
-    run_workers(folder)
+    run_module("tests.schedules.formats.torch_worker", 4, folder)
     return {case: (schedule, *gradients_and_losses(folder, case)) for case, (schedule, *_) in cases.items()}
 
 
@@ -67,13 +61,6 @@ def all_cases():
     cases["unreduced"] = (schedule, form, re.sub(r",\dREDUCE_GRAD", "", text))
     four = halves(4, 8)[0]
     return cases | in_dialects({f"{name} on four": four[name] for name in ON_FOUR_RANKS})
-
-
-def run_workers(folder):
-    command = [sys.executable, "-m", "tests.schedules.formats.torch_worker", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    workers = run_all([([*command, str(rank)], environment) for rank in range(4)], cwd=ROOT)
-    assert [worker.returncode for worker in workers] == [0] * 4, "\n".join(worker.stderr for worker in workers)[-3000:]
 
 
 def gradients_and_losses(folder, case):

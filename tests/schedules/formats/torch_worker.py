@@ -1,11 +1,7 @@
-"""One rank of PyTorch's own runtime: loads schedule CSVs, steps each once in float64, saves gradients and losses.
-
-python -m tests.schedules.formats.torch_worker FOLDER RANK SIZE
-"""
+"""One rank of PyTorch's own runtime: loads schedule CSVs, steps each once in float64, saves gradients and losses."""
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -39,16 +35,12 @@ def step(folder, group, name, file_format, model, num_stages, num_microbatches, 
     save_file(tensors, folder / f"{name}-{rank}.safetensors")
 
 
-def main(folder, rank):
-    torch.set_num_threads(1)
+def main(arguments):
+    folder, rank = Path(arguments[0]), int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=4)
     groups = [dist.new_group(ranks) for ranks in GROUPS]
     for number, case in json.loads((folder / "cases.json").read_text()):
         if rank in GROUPS[number]:
             step(folder, groups[number], *case)
     dist.barrier()
-    os._exit(0)  # gloo's threads may hold tensors still, and freeing those at exit aborts the process
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    return 0
