@@ -236,13 +236,16 @@ _RATE_FIELDS: dict[str, tuple[RateSchedule, ...]] = {
 """Schedules of the learning rate that have each setting."""
 
 
-def learning_faults(settings: LearningSettings, optimizer: str, num_steps: int) -> Iterator[str]:
+def learning_faults(
+    settings: LearningSettings, optimizer: str, num_steps: int, *, may_continue: bool = False
+) -> Iterator[str]:
     """Yield the settings that contradict another; arguments to change stand in backticks.
 
     Args:
         settings: Settings, each of them valid.
         optimizer: Name in `OPTIMIZERS`.
         num_steps: Optimizer steps of the run.
+        may_continue: Whether a later run may continue this one with more steps.
     """
     schedule, warmup = settings.lr_schedule, settings.lr_warmup
     if settings.is_nesterov and optimizer != "momentum":
@@ -254,7 +257,7 @@ def learning_faults(settings: LearningSettings, optimizer: str, num_steps: int) 
             expected = " or ".join(schedules)
             yield f"{name}: got {got} with schedule {schedule}, expected {expected}; try `lr_schedule={schedules[0]}`"
     if schedule == "step":
-        yield from _milestone_faults(settings)
+        yield from _milestone_faults(settings, None if may_continue else num_steps)
     if schedule not in RATES_WITH_END:
         return
     length = settings.lr_steps or num_steps
@@ -267,7 +270,7 @@ def learning_faults(settings: LearningSettings, optimizer: str, num_steps: int) 
         )
 
 
-def _milestone_faults(settings: LearningSettings) -> Iterator[str]:
+def _milestone_faults(settings: LearningSettings, num_steps: int | None) -> Iterator[str]:
     milestones, warmup = tuple_of(settings.lr_milestones or ()), settings.lr_warmup
     if not milestones:
         yield "lr_milestones: got none with schedule step, expected steps; try `lr_milestones=30,60`"
@@ -275,6 +278,11 @@ def _milestone_faults(settings: LearningSettings) -> Iterator[str]:
         yield f"lr_milestones: got {','.join(map(shown, milestones))}, expected steps that increase; sort them"
     elif milestones[0] <= warmup:
         yield f"lr_milestones: got {milestones[0]}, expected more than the {warmup} steps of warm-up; try later ones"
+    elif num_steps is not None and milestones[-1] >= num_steps:
+        yield (
+            f"lr_milestones: got {milestones[-1]}, expected fewer than the {num_steps} steps of the run, as the rate "
+            "would not change; try earlier ones"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined

@@ -188,7 +188,8 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
 def _range(curves: Sequence[Curve]) -> tuple[float, float]:
     """Return the lowest and the highest loss to show.
 
-    Every smoothed curve and nearly all raw losses are shown, up to a multiple of the first loss.
+    Every smoothed curve, every band and nearly all raw losses are shown, up to a multiple of the first loss; a band
+    down to half of the lowest smoothed loss, as its lower edge may be 0.
     """
     runs = [losses for curve in curves for losses in curve.runs or (curve.losses,)]
     finite = [[loss for loss in losses if math.isfinite(loss)] for losses in runs]
@@ -198,6 +199,8 @@ def _range(curves: Sequence[Curve]) -> tuple[float, float]:
     left_out = int(_NOISE * len(raw))
     first = next(losses[0] for losses in finite if losses)
     low, high = min(raw[left_out], *smooth), max(raw[-1 - left_out], *smooth)
+    for lows, highs in (_band(curve, window) for curve in curves if curve.runs):
+        low, high = min(low, max(min(lows, default=low), low / 2)), max(high, *highs)
     return low, max(low, min(high, _FAR_ABOVE * first)) if first > 0 else high
 
 

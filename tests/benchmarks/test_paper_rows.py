@@ -1,9 +1,13 @@
 """The rows of the papers: the rule of verdicts, the keys of figures, and some figures."""
 
 import importlib
+import re
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+
+from pipesched.profiles.costs import StageCost
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -43,6 +47,31 @@ def test_each_table_and_figure_has_one_row(rows, paper, names):
     keys = [figure.key for figure in rows(paper).PAPER.figures]
     assert len(set(keys)) == len(keys)
     assert set(keys) == {*names, "Algorithm1"}
+
+
+@pytest.mark.parametrize(("paper", "figures", "tables"), [("pipedream", 18, 3), ("wpipe", 15, 5), ("avgpipe", 19, 0)])
+def test_each_table_and_figure_has_a_row_or_several(rows, paper, figures, tables):
+    """Some rows have a part of a figure, as "Fig. 8e"."""
+    rows("page")
+    names = [figure.name for figure in rows(paper).PAPER.figures]
+    expected = [*(f"Fig. {n}" for n in range(1, figures + 1)), *(f"Table {n}" for n in range(1, tables + 1))]
+    assert [name for name in expected if not any(re.match(rf"{re.escape(name)}(?!\d)", row) for row in names)] == []
+
+
+def test_a_sum_in_a_ring_takes_the_published_codes_seconds(rows):
+    """Three replicas of 2 s with 6 GB at 2 GB/s: 2 (3 - 1) 6 / 2 as printed; 2 s and twice 2 (3 - 1) / 3 of 6 / 2."""
+    seconds = rows("pipedream.speedups").replicated_s
+    stage = StageCost(forward_s=1, backward_s=1, weight_bytes=6 * 10**9)
+    assert seconds(stage, 3, 2e9, "paper") == pytest.approx(2 * 2 * 3 / 3)
+    assert seconds(stage, 3, 2e9, "published") == pytest.approx((2 + 4 * 2 * 3 / 3) / 3)
+
+
+def test_mini_batches_in_flight_are_those_of_the_lists(rows):
+    evaluation = rows("pipedream.evaluation")
+    for in_flight, peaks in ((1, [1, 1, 1, 1]), (2, [2, 2, 2, 1]), (4, [4, 3, 2, 1]), (7, [7, 6, 5, 1])):
+        rows_of_ops = evaluation._lists(in_flight, 24).ops
+        held = [[*accumulate(1 if "F" in str(op) else -1 for op in row)] for row in rows_of_ops]
+        assert [max(counts) for counts in held] == peaks
 
 
 @pytest.mark.parametrize(("paper", "key"), [("pipeoptim", "fig2"), ("stale_weights", "fig4")])

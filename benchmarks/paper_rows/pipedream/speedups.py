@@ -10,7 +10,8 @@ from functools import cache
 from paper_rows.figure import Outcome, Verdict, range_verdict, verdict_of
 from paper_rows.pipedream.clusters import CLUSTER_A, CLUSTER_B, SHARES, Server, Workload, profile_of
 from pipesched import Cluster, Link, Schedule, StageCosts, build, flat
-from pipesched.profiles.partitioning import by_replicas
+from pipesched.profiles.costs import StageCost
+from pipesched.profiles.partitioning import ReplicationForm, by_replicas
 from pipesched.simulator.fast import simulate_arrays
 
 _WITHIN = 0.15
@@ -62,16 +63,17 @@ class Case:
         """Return the layers of each stage: the fastest cut into the published stages by PipeDream's formula."""
         if self.is_straight:
             return self._straight_cut[0]
-        num_layers, whole_rate = len(workload.profile.layers), replace(workload, share=1.0)
-        first, last = self.replicas
-
-        def slowest_s(cut: int) -> float:
-            front, back = whole_rate.stage(0, cut), whole_rate.stage(cut, num_layers)
-            sum_s = 2 * (first - 1) * front.weight_bytes / self.bytes_per_s
-            return max(max(front.both_s, sum_s) / first, back.both_s / last, 2 * front.output_bytes / self.bytes_per_s)
-
-        cut = min(range(1, num_layers), key=slowest_s)
+        num_layers = len(workload.profile.layers)
+        cut = min(range(1, num_layers), key=lambda cut: self.predicted_s(workload, cut))
         return cut, num_layers - cut
+
+    def predicted_s(self, workload: Workload, cut: int, form: ReplicationForm = "paper") -> float:
+        """Return the seconds per mini-batch by PipeDream's formula, with the first `cut` layers in the first stage."""
+        whole_rate = replace(workload, share=1.0)
+        stages = whole_rate.stage(0, cut), whole_rate.stage(cut, len(workload.profile.layers))
+        message_s = 2 * stages[0].output_bytes / self.bytes_per_s
+        pairs = zip(stages, self.replicas, strict=True)
+        return max(message_s, *(replicated_s(stage, count, self.bytes_per_s, form) for stage, count in pairs))
 
     @property
     def bytes_per_s(self) -> float:
@@ -105,6 +107,13 @@ class Case:
 
         costs = workload.stages(self.cuts(workload))
         return (_seconds(lists(2 * count), costs, cluster) - _seconds(lists(count), costs, cluster)) / count
+
+
+def replicated_s(stage: StageCost, replicas: int, bytes_per_s: float, form: ReplicationForm) -> float:
+    """Return the seconds per mini-batch of a stage with replicas, by PipeDream's formula or its published code."""
+    if form == "paper":
+        return max(stage.both_s, 2 * (replicas - 1) * stage.weight_bytes / bytes_per_s) / replicas
+    return (stage.both_s + 4 * (replicas - 1) * stage.weight_bytes / (bytes_per_s * replicas)) / replicas
 
 
 def _seconds(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> float:

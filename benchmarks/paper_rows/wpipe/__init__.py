@@ -12,7 +12,7 @@ from paper_rows.wpipe.schedules import (
     repeat_timelines,
     repeat_versions,
 )
-from paper_rows.wpipe.throughput import repeat_models, repeat_over_2bw, repeat_over_others
+from paper_rows.wpipe.throughput import repeat_models, repeat_over_2bw, repeat_over_others, repeat_shallow
 from paper_rows.wpipe.training import repeat_accuracy, repeat_compressed_accuracy, repeat_losses
 
 PAPER = Paper(
@@ -36,6 +36,7 @@ PAPER = Paper(
         Figure("Fig. 7", "WPipe's loss falls faster than 2BW's, and slower than data parallelism's", repeat_losses),
         Figure("Fig. 8a-d 2BW", "1.4 times 2BW for Bert768 at a batch of 2^9 on 64 GPUs", repeat_over_2bw),
         Figure("Fig. 8a-d others", "Times GPipe and PipeDream, eight GPUs", repeat_over_others),
+        Figure("Fig. 8d", "WPipe fits a convolutional network in a shallower pipeline than 2BW", repeat_shallow),
         Figure("Fig. 8e", "Recomputation enlarges the batch, WPipe's more than 2BW's", repeat_largest_batches),
         Figure("Fig. 8f", "ResNeXt500 is faster with shallower pipelines", repeat_depths),
         Figure("Table 3", "ResNeXt500 is faster with pipelines inside the nodes", repeat_placements),

@@ -14,7 +14,12 @@ from pipesched.profiles.inside_stage import Fabric, ModelShape, estimated_profil
 from pipesched.profiles.io import load_gpu, load_machine
 
 MEMORY_BYTES = 16e9
-RESNEXT_BLOCKS = {"ResNeXt200": (3, 24, 36, 3), "ResNeXt302": (3, 24, 70, 3), "ResNeXt500": (3, 24, 136, 3)}
+RESNEXT_BLOCKS = {
+    "ResNeXt200": (3, 24, 36, 3),
+    "ResNeXt302": (3, 24, 70, 3),
+    "ResNeXt500": (3, 24, 136, 3),
+    "ResNeXt800": (3, 24, 236, 3),
+}
 """Blocks of the stages; the paper gives their sum alone."""
 RESNEXT_SHARE = 0.1854
 """Share of the peak at which ResNeXt500 makes the paper's 607.8 samples/s (benchmarks/results/wpipe.md)."""

@@ -87,7 +87,8 @@ class TrainQuestion(TrainSettings):
         if self.on_step is not None:
             require_callable("on_step", self.on_step)
         require_callable("on_restart", self.on_restart)
-        fault = next(learning_faults(self, self.optimizer, self.num_steps), None)
+        may_continue = self.checkpoint is not None or self.resume is not None
+        fault = next(learning_faults(self, self.optimizer, self.num_steps, may_continue=may_continue), None)
         if fault is not None:
             raise ArgumentError(fault)
         if self.limit_bytes is not None and self.advance is None:
@@ -262,8 +263,7 @@ def _prepared(question: TrainQuestion) -> Training:
         _require_few(lists)
     checkpoints = checkpoint_settings(question)
     require_restartable(question, checkpoints)
-    is_here = not question.is_elsewhere and checkpoints is None
-    _require_held_out(question, built, has_one_model=is_here and not lists.traits.averages)
+    _require_held_out(question, built, averages=lists.traits.averages)
     bounds = cut_of_model(
         built,
         source_of_training(run),
@@ -303,19 +303,23 @@ def _prepared(question: TrainQuestion) -> Training:
     return Training(question, built, run, spec, forecast)
 
 
-def _require_held_out(question: TrainQuestion, model: Model, *, has_one_model: bool) -> None:
+def _require_held_out(question: TrainQuestion, model: Model, *, averages: bool) -> None:
     """Refuse evaluations during a run that has not one model in this process, or no accuracy.
 
     Raises:
         ArgumentError: There are such evaluations.
     """
-    given = {name: getattr(question, name) for name in ("held_out_every", "target_accuracy")}
-    for name, value in given.items():
-        if value is not None and not has_one_model:
-            raise ArgumentError(
-                f"{name}: got {value} with processes of their own, checkpoints, or pipelines that are averaged, "
-                "expected one model in this process; leave it out"
-            )
+    if question.is_elsewhere:
+        fault = "a process per rank, expected all ranks in this process, as an evaluation needs all stages"
+    elif question.checkpoint is not None or question.resume is not None:
+        fault = "checkpoints, expected none, as they do not keep the evaluations"
+    elif averages:
+        fault = "pipelines that are averaged, expected one pipeline, as each of them has a model"
+    else:
+        fault = None
+    for name in ("held_out_every", "target_accuracy") if fault is not None else ():
+        if (value := getattr(question, name)) is not None:
+            raise ArgumentError(f"{name}: got {value} with {fault}; leave it out, the final weights are evaluated")
     if question.target_accuracy is not None:
         samples = draw_held_out(model)
         if samples is None or any(tensor.is_floating_point() for tensor in tensors_of(samples[1])):

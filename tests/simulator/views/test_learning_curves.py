@@ -1,6 +1,7 @@
 """Learning curves as a picture."""
 
 import math
+from statistics import fmean, stdev
 
 import pytest
 
@@ -106,6 +107,20 @@ def test_several_seeds_have_a_mean_and_a_band_of_one_standard_deviation():
     edges = {tuple(point) for point in band.get_paths()[0].vertices}
     assert {(0.0, 2.0), (0.0, 4.0), (1.0, 1.0), (1.0, 3.0), (2.0, 2.0)} <= edges  # deviations 1, 1 and 0
     assert axes.get_ylim()[0] < 1.0 < 4.0 < axes.get_ylim()[1]
+
+
+@pytest.mark.parametrize(
+    ("runs", "lowest"),
+    [
+        (((3.0, 2.0), (3.0, 1.0)), 1.5 - math.sqrt(0.5)),  # two runs spread by more than their distance from the mean
+        (((5.0, 9.0), (5.0, 1.0)), 0.5),  # a band below 0 is cut at half of the lowest loss
+    ],
+)
+def test_a_band_is_inside_of_the_axes(runs, lowest):
+    (axes,) = learning_curve_figure([mean_curve([Curve("gpipe", losses) for losses in runs])]).axes
+    assert 0.8 * lowest < axes.get_ylim()[0] < lowest
+    highest = max(fmean(step) + stdev(step) for step in zip(*runs, strict=True))
+    assert axes.get_ylim()[1] > highest
 
 
 def test_a_seed_that_diverged_marks_the_mean_and_one_seed_is_its_own_mean():

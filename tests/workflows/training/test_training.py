@@ -171,10 +171,14 @@ def test_a_run_that_diverges_is_a_result():
         ({"lr_schedule": "exponential"}, "lr_schedule: got 'exponential', expected one of constant, step, cosine"),
         ({"weight_decay": -1.0}, "weight_decay: got -1.0, expected a number from 0"),
         ({"target_accuracy": 50}, "target_accuracy: got 50, expected a number from 0 to 1"),
-        ({"target_accuracy": 0.5, "is_distributed": True}, "target_accuracy: got 0.5 with processes of their own"),
+        ({"target_accuracy": 0.5, "is_distributed": True}, "target_accuracy: got 0.5 with a process per rank"),
+        ({"target_accuracy": 0.5, "checkpoint": "run"}, "target_accuracy: got 0.5 with checkpoints, expected none"),
+        ({"held_out_every": 5, "schedule": spec("avgpipe")}, "held_out_every: got 5 with pipelines that are averaged"),
+        ({"lr_schedule": "step", "lr_milestones": [3, 6]}, "lr_milestones: got 6, expected fewer than the 6 steps"),
     ],
 )
-def test_an_argument_that_makes_no_sense_is_named(arguments, words):
+def test_an_argument_that_makes_no_sense_is_named(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(pipesched.ArgumentError) as refused:
         pipesched.train(MODEL, **({"schedule": spec("gpipe")} | HOW | arguments))
     assert str(refused.value).startswith(words)
