@@ -249,7 +249,7 @@ def page(setting: Setting, scores: Scores, num_seeds: int) -> Iterator[str]:
 
 
 def main() -> None:
-    show_seeds(__doc__, SETTINGS, report, num_seeds=12)
+    show_seeds(__doc__, SETTINGS, report)
 
 
 if __name__ == "__main__":

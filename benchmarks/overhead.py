@@ -3,26 +3,27 @@
 The measure is the time of a step divided by the longest path of its own op times: the time of the same ops without
 hand-over. There are two gloo processes with one thread each.
 
-    python benchmarks/overhead.py [--steps 30]
+    python benchmarks/overhead.py [--steps 30] [--out benchmarks/results/overhead.md]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from report import arguments_of, provenance, show
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
@@ -52,6 +53,8 @@ from pipesched.simulator.engine import OpSeconds, simulate_lists
 SIZES = {"1-2 ms": (256, 64, 6), "4-8 ms": (512, 64, 8), "50-100 ms": (1024, 256, 12)}
 """Forward to backward of an op -> (width, samples in a micro-batch, layers of a stage)."""
 NUM_MICROBATCHES = 8
+WARM_UP = 3
+"""Steps of each runtime that do not count."""
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 Times = list[tuple[str, float, float]]
 """(op, start, end) of one step on one rank [s]."""
@@ -174,9 +177,38 @@ def gather(times: Times) -> list[Times]:
     ]
 
 
-def measure(steps: int) -> list[dict[str, object]]:
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The two runtimes on one size and schedule; sequences have an entry per step, and steps took turns.
+
+    Attributes:
+        size: Key of `SIZES`.
+        ops_s: Mean op times [s].
+        ratios: Step times over longest paths, by runtime.
+        steps_s: Step times [s], by runtime.
+    """
+
+    size: str
+    schedule: str
+    ops_s: list[float]
+    ratios: dict[str, list[float]]
+    steps_s: dict[str, list[float]]
+
+    def row(self) -> str:
+        """Return medians over the steps, and the quartiles of the quotient of neighbouring steps."""
+        ratios = " | ".join(f"{statistics.median(self.ratios[kind]):.3f}" for kind in ("pipesched", "torch"))
+        pairs = zip(self.steps_s["pipesched"], self.steps_s["torch"], strict=True)
+        low, middle, high = statistics.quantiles([own_s / torch_s for own_s, torch_s in pairs], n=4)
+        op_ms, drift = statistics.median(self.ops_s) * 1e3, max(self.ops_s) / min(self.ops_s)
+        return (
+            f"| {self.size} | {op_ms:.1f} ms | {drift:.2f} | {self.schedule} | {ratios} "
+            f"| {middle:.3f} ({low:.3f} to {high:.3f}) |"
+        )
+
+
+def measure(steps: int) -> Iterator[Comparison]:
     """Measure every size and schedule; the two runtimes take turns, step by step."""
-    rank, rows = dist.get_rank(), []
+    rank = dist.get_rank()
     for label, (width, samples, layers) in SIZES.items():
         for name in SCHEDULES:
             torch.manual_seed(0)
@@ -186,44 +218,53 @@ def measure(steps: int) -> list[dict[str, object]]:
                 "torch": TheirStep(rank, Chain(width, layers), name, x, y),
             }
             schedule = compute_only(build(name, dist.get_world_size(), NUM_MICROBATCHES))
-            ratios: dict[str, list[float]] = {kind: [] for kind in kinds}
-            steps_s: dict[str, list[float]] = {kind: [] for kind in kinds}
-            ops_s: list[float] = []
-            for turn in range(steps + 3):
+            comparison = Comparison(label, name, [], {kind: [] for kind in kinds}, {kind: [] for kind in kinds})
+            for turn in range(steps + WARM_UP):
                 for kind, step in sorted(kinds.items(), reverse=turn % 2 == 1):
                     dist.barrier()
                     times = step()
                     took_s, path_s, op_s = ratio(schedule, gather(sorted(times)))
-                    if turn >= 3:
-                        ratios[kind].append(took_s / path_s)
-                        steps_s[kind].append(took_s)
-                        ops_s.append(op_s)
-            rows.append(
-                {
-                    "ops": label,
-                    "mean_op_s": statistics.mean(ops_s),
-                    "schedule": name,
-                    **{f"{kind}_ratio": statistics.median(values) for kind, values in ratios.items()},
-                    **{f"{kind}_step_s": statistics.median(values) for kind, values in steps_s.items()},
-                }
-            )
-    return rows
+                    if turn >= WARM_UP:
+                        comparison.ratios[kind].append(took_s / path_s)
+                        comparison.steps_s[kind].append(took_s)
+                        comparison.ops_s.append(op_s)
+            yield comparison
+
+
+def report(steps: int, origin: Sequence[str]) -> Iterator[str]:
+    """Yield each line of the report as soon as it is known; `origin` is the provenance."""
+    yield "# Overhead of the executor beside PyTorch's runtime"
+    yield ""
+    yield from origin
+    yield ""
+    yield f"{NUM_MICROBATCHES} micro-batches. Under each runtime: step time over the longest path of its own op times,"
+    yield f"the median of {steps} steps. Step time: pipesched's over PyTorch's, median and quartiles of steps in turn."
+    yield "Drift: the largest mean op time of a step over the smallest."
+    yield ""
+    yield "| ops | mean op | drift | schedule | pipesched | torch.distributed.pipelining | step time |"
+    yield "|---|---|---|---|---|---|---|"
+    for comparison in measure(steps):
+        yield comparison.row()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("--steps", type=int, default=30)
     arguments = parser.parse_args()
     if "RANK" not in os.environ:
         _start(2)
         return
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    how = "2 gloo processes of 1 thread on a core each"
+    origin = [*provenance(f"overhead.py --steps {arguments.steps}", os.getloadavg()[0], how)]  # counts all cores
     pin(rank, size, threads=1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=size)
-    rows = measure(arguments.steps)
+    lines = report(arguments.steps, origin)
     if rank == 0:
-        _print(rows)
+        show(lines, arguments.out)
+    else:
+        deque(lines, maxlen=0)  # measure with rank 0
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # as pipesched.executor.__main__ does, and for its reason
@@ -248,20 +289,6 @@ def _start(num_ranks: int) -> None:
         ]
         for process in processes:
             process.wait()
-
-
-def _print(rows: list[dict[str, object]]) -> None:
-    print(f"torch {torch.__version__}, 2 gloo processes of 1 thread on a core each, {NUM_MICROBATCHES} micro-batches; "
-          "ratio = step time / longest path of its own op times, median")  # fmt: skip
-    print("| ops | mean op | schedule | pipesched | torch.distributed.pipelining | step time, ours / theirs |")
-    print("|---|---|---|---|---|---|")
-    for row in rows:
-        ours_s, torch_s = row["pipesched_step_s"], row["torch_step_s"]
-        assert isinstance(ours_s, float)
-        assert isinstance(torch_s, float)
-        print(f"| {row['ops']} | {row['mean_op_s'] * 1e3:.1f} ms | {row['schedule']} | {row['pipesched_ratio']:.3f} "  # type: ignore[operator]
-              f"| {row['torch_ratio']:.3f} | {ours_s / torch_s:.3f} |")  # fmt: skip
-    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def arguments_of(doc: str | None) -> argparse.ArgumentParser:
 
 
 def show_seeds(
-    doc: str | None, data: Iterable[str], report: Callable[[str, int], Iterable[str]], num_seeds: int = 3
+    doc: str | None, data: Iterable[str], report: Callable[[str, int], Iterable[str]], num_seeds: int = 12
 ) -> None:
     """Print the report for the data set (one of `data`) and the number of seeds of the command line; use one thread."""
     parser, names = arguments_of(doc), [*data]
