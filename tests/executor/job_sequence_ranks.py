@@ -27,17 +27,21 @@ def run_together(jobs, num_ranks, folder):
 
 def run_module(module, num_ranks, folder):
     """Run ``main([folder])`` of `module` in one process per rank; return the output of each."""
-    given = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    codes, printed = end_of_module(module, num_ranks, folder)
+    assert codes == [0] * num_ranks, printed
+    return printed
+
+
+def end_of_module(module, num_ranks, folder, **environment):
+    """Run `module` as `run_module` does; return the exit code and the output of each process."""
+    given = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)} | environment
     given |= {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
     logs = [folder / f"log{rank}" for rank in range(num_ranks)]
     ranks = [
         fork([str(folder)], given | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, log, module=module)
         for rank, log in enumerate(logs)
     ]
-    codes = [rank.wait() for rank in ranks]
-    said = [log.read_text() for log in logs]
-    assert codes == [0] * num_ranks, said
-    return said
+    return [rank.wait() for rank in ranks], [log.read_text() for log in logs]
 
 
 def losses(text, name, meet):

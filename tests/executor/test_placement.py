@@ -3,20 +3,19 @@
 import json
 import os
 import socket
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipesched.executor.launch import job_to_json
+from pipesched.executor.launch.fork_client import fork
 from pipesched.executor.launch.rank_device import ranks_of_processes
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import read_timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place_copies, replicate
 from tests.executor.pipelines import job, whole_model
-from tests.processes import run_all
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tests.executor.test_placement:marking"
@@ -58,26 +57,21 @@ def test_ranks_of_one_device_follow_each_other():
 
 
 def two_nodes(folder):
-    """Run the job in `folder` under two torchruns of a process each; return what the first says."""
+    """Run the job in `folder` in two processes with the environment of two nodes; return what the first prints."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    meet = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
-    what = ["-m", "pipesched.executor", str(folder / "job.json"), "--trust-model", "--out", str(folder / "out.json")]
-    given = {
-        "PYTHONPATH": str(ROOT),
-        "MARKS": str(folder / "marks"),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *meet]
-    nodes = run_all([([*torchrun, "--node-rank", str(node), *what], os.environ | given) for node in range(2)])
-    assert [node.returncode for node in nodes] == [0, 0], [node.stderr for node in nodes]
-    return nodes[0].stdout
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+    given = os.environ | meet | sizes | {"PYTHONPATH": str(ROOT), "MARKS": str(folder / "marks")}
+    what = [str(folder / "job.json"), "--trust-model", "--out", str(folder / "out.json")]
+    logs = [folder / "log0", folder / "log1"]
+    nodes = [fork(what, given | {"RANK": str(k), "GROUP_RANK": str(k)}, log) for k, log in enumerate(logs)]
+    assert [node.wait() for node in nodes] == [0, 0], [log.read_text() for log in logs]
+    return logs[0].read_text().splitlines()[-1]
 
 
 @pytest.mark.distributed
-def test_under_torchrun_each_rank_runs_where_its_device_is_and_what_is_measured_names_ranks(tmp_path):
+def test_each_rank_runs_where_its_device_is_and_what_is_measured_names_ranks(tmp_path):
     # rank 0 is not where the ranks meet and results are written
     schedule = replace(build("1f1b", 2, 3), rank_to_device=(1, 0))
     (tmp_path / "marks").mkdir()

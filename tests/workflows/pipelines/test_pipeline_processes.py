@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import pipesched
 from tests.cli.conftest import ROOT
+from tests.executor.job_sequence_ranks import end_of_module
 from tests.processes import run
 from tests.workflows.pipelines.test_any_module import Branching, branching_batch, cross_entropy, sgd
 from tests.workflows.pipelines.test_pipeline import SIZE, batches, pipeline, plain_loop, whole
@@ -96,11 +98,22 @@ CASES = {
 pytestmark = pytest.mark.distributed
 
 
-def torchrun(folder, script, num_processes=2):
+def torchrun(folder, script):
+    """Run a script in two processes of torchrun."""
     (folder / "script.py").write_text(SCRIPT + script)
     clean = {key: value for key, value in os.environ.items() if key not in TORCHRUN}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return run([*launcher, "script.py"], env=clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=folder)
+
+
+def forked(folder, script, num_processes=2):
+    """Run a script in processes with the environment of torchrun; return their exit codes, and all that they print."""
+    (folder / "script.py").write_text(SCRIPT + script)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    codes, printed = end_of_module("tests.workflows.pipelines.script_ranks", num_processes, folder, **meet)
+    return codes, "".join(printed)
 
 
 def test_processes_have_the_losses_of_a_plain_loop(tmp_path):
@@ -117,8 +130,8 @@ def test_processes_have_the_losses_of_a_plain_loop(tmp_path):
 
 
 def test_a_traced_module_in_processes_is_the_same_as_in_one(tmp_path):
-    done = torchrun(tmp_path, TRACED)
-    assert done.returncode == 0, done.stderr
+    codes, printed = forked(tmp_path, TRACED)
+    assert codes == [0, 0], printed
     first, second = (json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2))
     assert first == second
     inputs, targets = branching_batch(16)
@@ -156,7 +169,7 @@ try:
 except pipesched.ExecutionError as error:
     Path(f"said{{rank}}").write_text(str(error))
 """
-    torchrun(tmp_path, script)
+    (torchrun if case == "one has died" else forked)(tmp_path, script)
     told = [path.read_text() for path in sorted(tmp_path.glob("said*"))]
     assert len(told) == (1 if case == "one has died" else 2), told
     assert told[0].startswith(message)
@@ -164,13 +177,13 @@ except pipesched.ExecutionError as error:
 
 
 def test_another_number_of_processes_is_refused(tmp_path):
-    done = torchrun(tmp_path, "pipeline()", 3)
-    assert "schedule 1f1b has 2 ranks, but 3 processes were started" in done.stderr
+    _, printed = forked(tmp_path, "pipeline()", 3)
+    assert "schedule 1f1b has 2 ranks, but 3 processes were started" in printed
 
 
 def test_processes_with_other_arguments_are_refused(tmp_path):
-    done = torchrun(tmp_path, "pipeline(seed=rank)")
-    assert "seed: process 1 got something else than process 0; expected the same in every process" in done.stderr
+    _, printed = forked(tmp_path, "pipeline(seed=rank)")
+    assert "seed: process 1 got something else than process 0; expected the same in every process" in printed
 
 
 def test_processes_with_other_layers_are_refused(tmp_path):
@@ -181,8 +194,8 @@ pipesched.Pipeline(
     optimizer=torch.optim.SGD, example=torch.ones(2, 4),
 )
 """
-    done = torchrun(tmp_path, script)
-    assert "layers of the model: process 1 got something else than process 0; expected the same in" in done.stderr
+    _, printed = forked(tmp_path, script)
+    assert "layers of the model: process 1 got something else than process 0; expected the same in" in printed
 
 
 class Tied(torch.nn.Module):
@@ -211,8 +224,8 @@ with pipesched.Pipeline(
     said["losses"] = [pipe.step(torch.arange(4), torch.arange(4).flip(0)).item() for _ in range(3)]
 Path(f"said{rank}").write_text(json.dumps(said))
 """
-    done = torchrun(tmp_path, script)
-    assert done.returncode == 0, done.stderr
+    codes, printed = forked(tmp_path, script)
+    assert codes == [0, 0], printed
     said = json.loads((tmp_path / "said0").read_text())
     module = Tied().double()
     module.load_state_dict(
@@ -228,12 +241,12 @@ Path(f"said{rank}").write_text(json.dumps(said))
 
 
 def test_processes_with_other_batches_are_refused(tmp_path):
-    done = torchrun(tmp_path, "pipeline().step(*next(batches(1, 12, seed=rank)))")
+    _, printed = forked(tmp_path, "pipeline().step(*next(batches(1, 12, seed=rank)))")
     message = "inputs: rank 1 got another batch than rank 0, expected the same batches in every process; try one seed"
-    assert done.stderr.count(f"ExecutionError: {message}") == 2
+    assert printed.count(f"ExecutionError: {message}") == 2
 
 
 def test_one_process_of_torchrun_runs_all_ranks(tmp_path):
-    done = torchrun(tmp_path, "print(pipeline().step(*next(batches(1, 12))).item())", 1)
+    _, printed = forked(tmp_path, "print(pipeline().step(*next(batches(1, 12))).item())", 1)
     with pipeline() as pipe:
-        assert done.stdout.split()[-1] == str(pipe.step(*next(batches(1, 12))).item())
+        assert printed.split()[-1] == str(pipe.step(*next(batches(1, 12))).item())
