@@ -72,7 +72,7 @@ def eventually(condition):
     """Wait until `condition()`; return whether it came."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.05)
     return condition()
 
 

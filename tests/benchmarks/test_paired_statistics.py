@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SEEDS = 12
@@ -27,6 +26,8 @@ def paired():
 
 @pytest.mark.parametrize("num_seeds", [2, 5, 10])
 def test_the_sign_flip_test_is_the_exact_permutation_test_of_scipy(paired, num_seeds):
+    from scipy import stats
+
     rng = np.random.default_rng(num_seeds)
     differences = np.column_stack([rng.normal(size=num_seeds), rng.integers(-2, 3, num_seeds), np.zeros(num_seeds)])
     for column, p in zip(differences.T, paired.sign_flip_p(differences), strict=True):

@@ -66,8 +66,7 @@ def parameters_of(run):
                 yield f"{int(layer) + run.bounds[number][0]}.{rest}", parameter
 
 
-@pytest.mark.parametrize("max_norm", [None, 0.05])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("optimizer", "max_norm"), [("sgd", None), ("adam", 0.05)])
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("text", MODELS.values(), ids=MODELS)
 def test_tied_stages_train_as_the_module_with_shared_parameters(text, name, optimizer, max_norm):

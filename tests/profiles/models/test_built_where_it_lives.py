@@ -27,7 +27,7 @@ def assert_same(alone, whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["t5", "resnet", "mixtral", "lstm"])
 def test_layers_built_alone_equal_the_layers_of_the_whole(name):
     model = model_of(ALL[name])
     count = len(model.layers)

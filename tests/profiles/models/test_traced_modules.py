@@ -25,13 +25,15 @@ LAYERS = {
     ),
     "lstm": "embedding lower.0 lower.1 lower.2 upper.0 upper.1 head",
 }
+TRACED_AGAIN = ("t5", "resnet", "lstm")
+"""Models that get another number of samples too, for which layers are traced again."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_layers_equal_the_whole_module(name):
     chain = Chain(ALL[name])
-    for num_samples, seed in ((2, 1), (3, 2)):
+    for num_samples, seed in ((2, 1), (3, 2)) if name in TRACED_AGAIN else ((2, 1),):
         loss, _ = chain.run_layers(num_samples, seed)
         assert abs(loss - chain.run_plain(num_samples, seed)) <= 1e-14
     assert chain.worst_gradient() <= 1e-10
