@@ -34,11 +34,12 @@ _NOT_QUICK = (
     "cli/test_*_command*.py", "cli/test_tune_*.py", "cli/test_tables.py", "cli/test_shown_names.py",
     "cli/test_model_trust.py", "cli/test_outside_files.py", "cli/test_bad_input.py", "cli/test_estimated_costs.py",
     "cli/test_notes_and_files.py",
-    "profiles/measuring/test_equal_layers.py", "profiles/measuring/test_several_tensors.py",
+    "profiles/measuring/test_equal_layers.py", "profiles/measuring/test_profiler.py",
+    "profiles/measuring/test_several_tensors.py",
     "profiles/models/test_built_where_it_lives.py", "profiles/models/test_library_models.py",
     "profiles/models/test_traced_modules.py",
     "simulator/planner/test_layouts.py", "workflows/test_plan_layout.py",
-    "workflows/pipelines", "workflows/training", "workflows/what_if",
+    "workflows/pipelines", "workflows/simulating/test_balanced_cuts.py", "workflows/training", "workflows/what_if",
 )  # fmt: skip
 NOT_QUICK = {path for pattern in _NOT_QUICK for path in TESTS.glob(pattern)}
 """Folders and files that the quick tier leaves out: they start processes, train, trace, search or run commands."""

@@ -115,6 +115,7 @@ def random_instance(seed, is_plain):
     return Instance(layers, levels, form, straight, devices, held)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_plain", [True, False], ids=["equal devices", "speeds and limits"])
 @pytest.mark.parametrize("block", range(10))
 def test_the_plan_is_as_fast_as_the_best_of_all_plans(block, is_plain):
