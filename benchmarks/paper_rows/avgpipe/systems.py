@@ -31,6 +31,7 @@ class SystemResult:
         s_per_sample: Seconds of training for a sample, in the steady state.
         bytes_per_device: Peak memory of each GPU.
         utilisation: Mean over GPUs and time of the utilisation.
+        busy: Seconds of the kernels of all pipelines over the time, mean over GPUs; above 1 where pipelines overlap.
         peak_utilisation: Highest utilisation of a GPU, mean over the GPUs.
         fits: Whether every GPU fits into its memory.
         setting: Name for people.
@@ -39,6 +40,7 @@ class SystemResult:
     s_per_sample: float
     bytes_per_device: tuple[int, ...]
     utilisation: float
+    busy: float
     peak_utilisation: float
     fits: bool
     setting: str
@@ -77,21 +79,24 @@ def baseline(name: str, workload: Workload, num_microbatches: int | None = None)
     result = workload.simulate(schedule, costs)
     s_per_sample = result.step_s / samples
     held = tuple(device.peak_memory_bytes or 0 for device in result.metrics.devices)
-    used = costs.stages * devices if name == "PyTorch" else costs.stages
+    used, share = (costs.stages * devices, devices) if name == "PyTorch" else (costs.stages, 1)
+    utilisation, busy = _mean_utilisation(StageCosts(used), costs.microbatch_size or 1, s_per_sample)
     return SystemResult(
         s_per_sample,
         held,
-        _mean_utilisation(costs if name != "PyTorch" else StageCosts(used), costs.microbatch_size or 1, s_per_sample)
-        / (devices if name == "PyTorch" else 1),
+        utilisation / share,
+        busy / share,
         fmean(stage.utilisation for stage in used),
         workload.fits(held),
         name if name == "PyTorch" else f"{name}, M = {count}",
     )
 
 
-def _mean_utilisation(costs: StageCosts, microbatch_size: int, s_per_sample: float) -> float:
-    """Return the work of a sample on each GPU, as seconds of a whole GPU, over the seconds that a sample takes."""
-    return fmean(stage.both_s * stage.utilisation for stage in costs.stages) / microbatch_size / s_per_sample
+def _mean_utilisation(costs: StageCosts, microbatch_size: int, s_per_sample: float) -> tuple[float, float]:
+    """Return the work of a sample, as seconds of a whole GPU, and the seconds of its kernels, over its seconds."""
+    work_s = fmean(stage.both_s * stage.utilisation for stage in costs.stages)
+    kernels_s = fmean(stage.both_s for stage in costs.stages)
+    return work_s / microbatch_size / s_per_sample, kernels_s / microbatch_size / s_per_sample
 
 
 @cache
@@ -104,7 +109,7 @@ def avgpipe(workload: Workload, num_microbatches: int, pipelines: int, advance: 
     return SystemResult(
         s_per_sample,
         _held(workload, setting),
-        _mean_utilisation(costs, workload.batch // num_microbatches, s_per_sample),
+        *_mean_utilisation(costs, workload.batch // num_microbatches, s_per_sample),
         fmean(min(1.0, pipelines * stage.utilisation) for stage in costs.stages),
         outcome.fits,
         f"M = {num_microbatches}, N = {pipelines}, {advance} ahead",
@@ -125,7 +130,7 @@ def afab(workload: Workload, num_microbatches: int, pipelines: int) -> SystemRes
     return SystemResult(
         s_per_sample,
         held,
-        _mean_utilisation(costs, size, s_per_sample),
+        *_mean_utilisation(costs, size, s_per_sample),
         fmean(min(1.0, pipelines * stage.utilisation) for stage in costs.stages),
         workload.fits(held),
         f"M = {num_microbatches}, N = {pipelines}, AFAB",
