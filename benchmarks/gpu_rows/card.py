@@ -10,14 +10,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from pipesched.executor import RunSettings
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.measuring import device_name
 
@@ -56,7 +55,7 @@ class Card:
     @property
     def has_green_contexts(self) -> bool:
         """Whether runs can give each rank processors of its own."""
-        return self.kind == "cuda" and "has_green_contexts" in {field.name for field in fields(RunSettings)}
+        return self.kind == "cuda"
 
     def pick(self, real: T, dry: T) -> T:
         """Return the value for a GPU, or the tiny one of a dry run."""

@@ -44,7 +44,7 @@ def lines(card: Card) -> Iterator[str]:
     yield "relative to the measured makespan; step / path is the makespan over the longest path of the run's own op"
     yield "times; memory is the largest error of a device."
     if not card.has_green_contexts:
-        yield "Without green contexts: runs have no such setting here."
+        yield "Without green contexts, which need a GPU."
     yield ""
     yield "| case | op | predicted | measured | error | costs | hand-over | rest | step / path | memory |"
     yield "|---|---|---|---|---|---|---|---|---|---|"

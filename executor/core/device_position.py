@@ -12,7 +12,7 @@ from typing import final
 import torch
 
 from pipesched.executor.core.clock import CudaEvent, Event, EventPool
-from pipesched.schedules.ops import Op
+from pipesched.schedules.ops import Compute, Op, Overlap
 
 _POLL_S = 0.05
 """Time between two polls of a position [s]."""
@@ -47,10 +47,12 @@ class DevicePosition:
         self._reach, self._wait = reach, wait
         self._open: deque[tuple[Event, Callable[[], None]]] = deque()
         self._index: int | None = None
+        self._num_launched = self._num_begun = 0
         self._lock = threading.Lock()
 
     def at(self, index: int, op: Op) -> None:
         """Note that the host comes to `op`, at position `index` of the list."""
+        self._num_launched += isinstance(op, Compute | Overlap)
         self._open.append((self._pool.record(), partial(self._come, index, op)))
 
     def wait(self, whom: int) -> None:
@@ -69,19 +71,34 @@ class DevicePosition:
                 publish()
             return self._index
 
+    def is_behind(self) -> bool:
+        """Return whether the host has come to a computation that the device has not begun."""
+        self.oldest_open()
+        return self._num_begun < self._num_launched
+
     def _come(self, index: int, op: Op) -> None:
         self._index = index
+        self._num_begun += isinstance(op, Compute | Overlap)
         self._reach(index, op)
 
 
 @contextmanager
-def polled(positions: Collection[DevicePosition], poll_s: float = _POLL_S) -> Iterator[None]:
-    """Poll the positions from a thread inside the block, so that each publishes the op of its device."""
+def polled(
+    positions: Collection[DevicePosition], poll_s: float = _POLL_S, judge: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Poll the positions from a thread inside the block, so that each publishes the op of its device.
+
+    Args:
+        positions: The positions; no thread is started without any.
+        poll_s: Time between two polls [s].
+        judge: Called by the thread after each poll.
+    """
     if not positions:
         yield
         return
     is_over = threading.Event()
-    thread = threading.Thread(target=_poll, args=(positions, is_over, poll_s), name="device position", daemon=True)
+    arguments = (positions, is_over, poll_s, judge)
+    thread = threading.Thread(target=_poll, args=arguments, name="device position", daemon=True)
     thread.start()
     try:
         yield
@@ -90,7 +107,9 @@ def polled(positions: Collection[DevicePosition], poll_s: float = _POLL_S) -> It
         thread.join()
 
 
-def _poll(positions: Collection[DevicePosition], is_over: threading.Event, poll_s: float) -> None:
+def _poll(
+    positions: Collection[DevicePosition], is_over: threading.Event, poll_s: float, judge: Callable[[], None]
+) -> None:
     """Poll until the end, and once more then."""
     is_last = False
     while not is_last:
@@ -98,5 +117,6 @@ def _poll(positions: Collection[DevicePosition], is_over: threading.Event, poll_
         try:
             for position in positions:
                 position.oldest_open()
+            judge()
         except RuntimeError:  # the device has failed: so has the rank's own thread, which raises it
             return

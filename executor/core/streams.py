@@ -62,6 +62,10 @@ class RankStreams(ABC):
         """
 
     @abstractmethod
+    def is_idle(self) -> bool:
+        """Return whether the stream of the rank's ops has no work; do not wait."""
+
+    @abstractmethod
     def synchronize(self) -> None:
         """Block the host until the device is idle."""
 
@@ -82,6 +86,9 @@ class HostStreams(RankStreams):
     def fetch(self, value: Value, ready: Signal, peer: int) -> tuple[Value, Signal]:  # noqa: ARG002
         return value, ready
 
+    def is_idle(self) -> bool:
+        return True
+
     def synchronize(self) -> None:
         """Do nothing."""
 
@@ -99,13 +106,14 @@ class CudaStreams(RankStreams):
 
     Attributes:
         on_wait: Called with the rank that the stream waits for, and then with `NOBODY`.
+        device: GPU of the rank.
     """
 
     are_behind = True
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None, cuda: Any = torch.cuda) -> None:
         self.on_wait: Callable[[int], None] = lambda whom: None  # noqa: ARG005 -- nobody need listen
-        self._device = device
+        self.device = device
         self._cuda = cuda
         self._stream = cuda.Stream(device) if stream is None else stream
         self._copying: dict[tuple[int, torch.device], Any] = {}
@@ -126,11 +134,11 @@ class CudaStreams(RankStreams):
     def fetch(self, value: Value, ready: Signal, peer: int) -> tuple[Value, Signal]:
         tensors = tensors_of(value)
         # torch copies between GPUs on the current stream of the source, which the current one of the target waits for
-        source = self._copies(peer, tensors[0].device if tensors else self._device)
-        target = self._copies(peer, self._device)
+        source = self._copies(peer, tensors[0].device if tensors else self.device)
+        target = self._copies(peer, self.device)
 
         def copied(tensor: Tensor) -> Tensor:
-            copy = torch.empty_like(tensor, device=self._device).copy_(tensor.detach(), non_blocking=True)
+            copy = torch.empty_like(tensor, device=self.device).copy_(tensor.detach(), non_blocking=True)
             return copy.requires_grad_(tensor.requires_grad)
 
         source.wait_event(ready)
@@ -144,8 +152,11 @@ class CudaStreams(RankStreams):
         done.record(target)
         return copy, done
 
+    def is_idle(self) -> bool:
+        return bool(self._stream.query())
+
     def synchronize(self) -> None:
-        self._cuda.synchronize(self._device)
+        self._cuda.synchronize(self.device)
 
     def _copies(self, peer: int, device: torch.device) -> Any:
         if (peer, device) not in self._copying:

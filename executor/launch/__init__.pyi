@@ -28,6 +28,7 @@ from .rank_context import connected as connected
 from .rank_context import met as met
 from .rank_context import references as references
 from .rank_device import ranks_of_processes as ranks_of_processes
+from .rank_watch import FAILED as FAILED
 from .rank_watch import WatchedRank as WatchedRank
 from .rank_watch import WatchedRun as WatchedRun
 from .run_spec import CheckpointSettings as CheckpointSettings
@@ -38,7 +39,9 @@ from .run_spec import Train as Train
 from .run_spec import job_from_json as job_from_json
 from .run_spec import job_schema as job_schema
 from .run_spec import job_to_json as job_to_json
+from .standstill import Stillness as Stillness
 from .standstill import lost_messages as lost_messages
+from .standstill import reported_standstill as reported_standstill
 from .standstill import stacks_written_to as stacks_written_to
 from .standstill import standstill as standstill
 from .standstill import standstill_table as standstill_table

@@ -92,6 +92,13 @@ class ProgressPage(SharedPage):
         """Return a page in a file, where all processes of this machine find it."""
         return cls._in_file(path, _NOWHERE * 2 * num_ranks)
 
+    @classmethod
+    def in_memory(cls, num_ranks: int) -> ProgressPage:
+        """Return a page for threads of this process."""
+        memory = mmap.mmap(-1, len(_NOWHERE) * 2 * num_ranks)
+        memory[:] = _NOWHERE * 2 * num_ranks
+        return cls(memory)
+
     def __enter__(self) -> ProgressPage:
         return self
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from pipesched.executor import starting
 from pipesched.executor.core import Batch, ModuleStage, Rank, Stage, build_stages
-from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, run_local
+from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams
 from pipesched.executor.runs.own_loop import LoopSpec, OwnLoop, RankRecord
+from pipesched.executor.runs.stream_watch import StreamWatch
 from pipesched.profiles.measuring import computing
 from pipesched.profiles.models import Value, mapped, on_device, tensors_of
 from pipesched.schedules import Schedule
@@ -37,7 +38,9 @@ class LocalLoop(OwnLoop):
                     optimizer=spec.optimizer, keeps_dtype=spec.keeps_dtype, on_loss=self._take_loss,
                 )  # fmt: skip
 
-        self._ranks = local_ranks(spec.schedule, build, streams=make_streams(self._devices))
+        streams = make_streams(self._devices, are_green=spec.settings.has_green_contexts)
+        self._watch = StreamWatch(streams, spec.settings.timeout_s)
+        self._ranks = local_ranks(spec.schedule, build, streams=streams)
         self._prepare()
         self._use(list(self._ranks))
 
@@ -69,7 +72,9 @@ class LocalLoop(OwnLoop):
         return [replace(rank, ops=lists.lists[rank.rank], stages=stages[rank.rank]) for rank in self._ranks]
 
     def _execute(self, ranks: Sequence[Rank], batch: Batch) -> None:
-        run_local(ranks, {rank.rank: self._placed(batch, rank.rank, self._devices[rank.rank]) for rank in ranks})
+        batches = {rank.rank: self._placed(batch, rank.rank, self._devices[rank.rank]) for rank in ranks}
+        with self._watch.watching():
+            self._watch.run(ranks, batches)
 
     def _mean_loss(self) -> Tensor:
         losses = [self._losses[microbatch] for microbatch in sorted(self._losses)]

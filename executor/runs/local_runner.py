@@ -142,11 +142,16 @@ def local_ranks(
     )
 
 
-def run_local(ranks: Sequence[Rank], batch: Batch | Mapping[int, Batch]) -> float:
+def run_local(
+    ranks: Sequence[Rank],
+    batch: Batch | Mapping[int, Batch],
+    on_launched: Callable[[], None] = lambda: None,
+) -> float:
     """Run every rank's list once; at its turn a rank runs until it waits, on a GPU for one computation.
 
     Args:
         batch: The data of the run; by rank if ranks are on several devices.
+        on_launched: Called when all ops are launched; a GPU may be far behind.
 
     Returns:
         The time to launch all ops [s].
@@ -177,6 +182,7 @@ def run_local(ranks: Sequence[Rank], batch: Batch | Mapping[int, Batch]) -> floa
         if not moved:
             raise ExecutionError("deadlock: " + ", ".join(map(str, waiting.values())))
     launch_s = time.perf_counter() - begun_s
+    on_launched()
     for rank in ranks:
         with rank.turn():
             rank.transport.flush()  # frees the messages that their receivers have fetched late

@@ -16,7 +16,8 @@ from torch import nn
 
 from pipesched.executor.core import ModuleStage, Stage, check_finite, lists_of
 from pipesched.executor.launch import LocalGate
-from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, run_local, synchronize
+from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, synchronize
+from pipesched.executor.runs.stream_watch import StreamWatch
 from pipesched.executor.runs.training_job import TrainingDriver, TrainingJob
 from pipesched.executor.runs.training_parts import TrainingPart, TrainingParts
 from pipesched.executor.runs.training_setup import TrainingSetup
@@ -52,6 +53,7 @@ class HeldOutLooks:
         scores: The scores, by the number of steps.
         reached: The first evaluation with the target, or None.
         stages: Copies of the stages with the target.
+        spent_s: Time of all evaluations [s].
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class HeldOutLooks:
         self._every, self._target, self._num_stages, self._judge = every, target_accuracy, num_stages, judge
         self._copies: dict[int, dict[int, nn.Module]] = {}
         self._began_s = 0.0
+        self.spent_s = 0.0
 
     def begin(self) -> None:
         """Start the clock."""
@@ -95,14 +98,14 @@ class HeldOutLooks:
         if self.is_reached(scores, num_steps, looked_s):
             self.stages = stages
             raise TargetReached
-        self._began_s += time.perf_counter() - looked_s
+        self.spent_s += time.perf_counter() - looked_s
 
     def is_reached(self, scores: Scores | None, num_steps: int, now_s: float) -> bool:
         """Return whether the scores of weights after `num_steps` steps, known at `now_s`, have the target accuracy."""
         accuracy = None if scores is None else scores.accuracy
         if self._target is None or accuracy is None or accuracy < self._target:
             return False
-        self.reached = Reached(num_steps, now_s - self._began_s)
+        self.reached = Reached(num_steps, now_s - self._began_s - self.spent_s)
         return True
 
 
@@ -139,37 +142,57 @@ def train_locally(
     parts.gate = None if request is None else LocalGate(request, is_asked)
     with computing(spec.threads, set(devices)):
         driver = _LocalDriver(training, job, devices, looks)
-        looks.begin()
-        try:
-            if job.run(driver, is_asked):
-                return replace(history.end(), is_paused=True)
-        except RunDiverged:
-            return replace(history.end(), looks=looks.scores)
-        except TargetReached:
-            with suppress(RunDiverged):
-                job.reader.finish()
-            assert looks.reached is not None, "as the error says"
-            history.cut(looks.reached.num_steps)
-            stages: Sequence[nn.Module] = looks.stages
-            held_out: Scores | None = looks.scores[looks.reached.num_steps]
-        else:
-            stages, ended_s = driver.final_stages(), time.perf_counter()
-            held_out = judge(stages)
-            looks.is_reached(held_out, parts.num_steps, ended_s)
-        if export is not None:
-            export_weights(export, training.model, stages, spec.bounds)
-        return replace(history.end(held_out), looks=looks.scores, reached=looks.reached)
+        with driver.watch.watching():
+            trained = _trained(driver, job, looks, judge, is_asked, export)
+    return replace(trained, launching=driver.watch.launching)
+
+
+def _trained(
+    driver: _LocalDriver,
+    job: TrainingJob,
+    looks: HeldOutLooks,
+    judge: Callable[[Iterable[nn.Module]], Scores | None],
+    is_asked: Callable[[], bool],
+    export: Path | None,
+) -> Trained:
+    """Train, and score the final weights."""
+    history = job.history
+    looks.begin()
+    try:
+        if job.run(driver, is_asked):
+            return replace(history.end(), is_paused=True)
+    except RunDiverged:
+        return replace(history.end(), looks=looks.scores)
+    except TargetReached:
+        with suppress(RunDiverged):
+            job.reader.finish()
+        assert looks.reached is not None, "as the error says"
+        history.cut(looks.reached.num_steps)
+        stages: Sequence[nn.Module] = looks.stages
+        held_out: Scores | None = looks.scores[looks.reached.num_steps]
+    else:
+        stages, ended_s = driver.final_stages(), time.perf_counter()
+        held_out = judge(stages)
+        looks.is_reached(held_out, job.parts.num_steps, ended_s)
+    if export is not None:
+        export_weights(export, driver.training.model, stages, driver.training.spec.bounds)
+    return replace(history.end(held_out), looks=looks.scores, reached=looks.reached)
 
 
 @final
 class _LocalDriver(TrainingDriver):
-    """Runs all ranks in turns."""
+    """Runs all ranks in turns.
+
+    Attributes:
+        training: The setup of the training run.
+        watch: Watches the streams of GPUs.
+    """
 
     def __init__(
         self, training: TrainingSetup, job: TrainingJob, devices: Sequence[torch.device], looks: HeldOutLooks
     ) -> None:
         lists, spec = job.parts.lists, training.spec
-        self._training, self._devices = training, devices
+        self.training, self._devices = training, devices
 
         def build(rank: int) -> dict[int, Stage]:
             def on_step(stage: int, version: int) -> None:
@@ -182,7 +205,9 @@ class _LocalDriver(TrainingDriver):
             return stages
 
         transport = partial(LocalTransport, compression=spec.compression)
-        ranks = local_ranks(lists, build, spec.averaging, transport, streams=make_streams(self._devices))
+        streams = make_streams(devices, are_green=spec.has_green_contexts)
+        self.watch = StreamWatch(streams, spec.timeout_s, lambda: looks.spent_s)
+        ranks = local_ranks(lists, build, spec.averaging, transport, streams=streams)
         probe = check_finite if spec.is_finite_checked else None
         self._ranks = [replace(rank, probe=probe) for rank in ranks]
         self.stages = {rank.rank: rank.stages for rank in ranks}
@@ -193,11 +218,11 @@ class _LocalDriver(TrainingDriver):
 
     def run(self, part: TrainingPart) -> None:
         batches = {
-            device: self._training.batch(part.lists, device, part.first_microbatch)
+            device: self.training.batch(part.lists, device, part.first_microbatch)
             for device in dict.fromkeys(self._devices)  # ranks of a device share them
         }
         ranks = [replace(rank, named=part.named) for rank in self._ranks]
-        run_local(ranks, {rank: batches[device] for rank, device in enumerate(self._devices)})
+        self.watch.run(ranks, {rank: batches[device] for rank, device in enumerate(self._devices)})
 
     def final_stages(self) -> list[nn.Module]:
         """Return the layers of all stages in order, with the final weights of the first replica.

@@ -32,6 +32,7 @@ from .kept_checkpoints import last_good as last_good
 from .kept_checkpoints import newest_good as newest_good
 from .kept_checkpoints import require_no_checkpoints as require_no_checkpoints
 from .kept_checkpoints import resume_advice as resume_advice
+from .loss_history import LaunchTimes as LaunchTimes
 from .loss_history import LossHistory as LossHistory
 from .loss_history import OnStep as OnStep
 from .loss_history import Reached as Reached

@@ -42,6 +42,28 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchTimes:
+    """The time in which one thread launched the ops of all ranks on GPUs.
+
+    Attributes:
+        launch_s: Launching, in all passes of the lists; waits for a full launch queue count too [s].
+        run_s: The passes [s].
+        num_passes: Passes.
+        num_bound: Passes that launching bound: at its end each GPU had begun its last computation.
+    """
+
+    launch_s: float = 0.0
+    run_s: float = 0.0
+    num_passes: int = 0
+    num_bound: int = 0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether launching bound more than half of the passes."""
+        return 2 * self.num_bound > self.num_passes
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """The result of a training run: its scores, and the reason of an early end.
 
@@ -55,6 +77,7 @@ class Trained:
         reached: The first evaluation with the target accuracy, which ended the run, or None.
         is_paused: Whether the run ended early on request, after a checkpoint.
         failures: Failures of ranks after which the run restarted from a checkpoint.
+        launching: The time to launch the ops of all ranks on streams of GPUs; None otherwise.
     """
 
     steps: Sequence[Scores]
@@ -65,6 +88,7 @@ class Trained:
     reached: Reached | None = None
     is_paused: bool = False
     failures: tuple[str, ...] = ()
+    launching: LaunchTimes | None = None
 
 
 class RunDiverged(RunEnded):

@@ -43,6 +43,7 @@ from .setup import SimulateSettings as SimulateSettings
 from .setup import unheard as unheard
 from .sweeping import SweepSettings as SweepSettings
 from .training import OF_PROCESSES as OF_PROCESSES
+from .training import OF_STREAMS as OF_STREAMS
 from .training import TrainSettings as TrainSettings
 from .tuning import AccountingChoice as AccountingChoice
 from .tuning import EvaluatorChoice as EvaluatorChoice

@@ -10,7 +10,9 @@ from pipesched.executor import FaultSettings, LearningSettings, RunSettings
 from pipesched.schedules.common import MAX_NUMBER, Description
 
 OF_PROCESSES = ("transport", "has_green_contexts", "backend", "timeout_s", "is_pinned", "save")
-"""Settings of a run that have an effect only where every rank has a process of its own."""
+"""Settings of a run that have an effect only where every rank has a process of its own, or a stream of a GPU."""
+OF_STREAMS = ("has_green_contexts", "timeout_s")
+"""Some of them, which have an effect on streams of GPUs too."""
 _MOST = 2**31 - 1
 """Most samples of a step, steps between two checkpoints, and kept checkpoints."""
 

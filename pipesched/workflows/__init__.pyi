@@ -40,6 +40,7 @@ from .notes import estimate_data as estimate_data
 from .notes import estimate_notes as estimate_notes
 from .notes import given_stages as given_stages
 from .notes import gpus_in_all as gpus_in_all
+from .notes import launch_note as launch_note
 from .notes import merged_notes as merged_notes
 from .notes import notes_of_estimate as notes_of_estimate
 from .notes import other_device as other_device

@@ -94,11 +94,21 @@ def _launching(timeline: Timeline) -> list[str]:
         return []
     if timeline.is_on_cpu:
         return ["all ranks took turns on one thread of a CPU: none of their ops overlap"]
-    share = f"{readable_s(timeline.launch_s)} of {readable_s(timeline.makespan_s)}"
-    text = f"one thread launched the ops of all ranks in {share}"
-    if not timeline.is_launch_bound:
-        return [text]
-    return [f"{text}, which bounds the run: try larger micro-batches, or `transport=processes`"]
+    return [launch_note(timeline.launch_s, timeline.makespan_s, "`transport=processes`" * timeline.is_launch_bound)]
+
+
+def launch_note(launch_s: float, run_s: float, rather: str) -> str:
+    """Return a note on the time in which one thread launched the ops of all ranks on GPUs.
+
+    Args:
+        launch_s: This time [s].
+        run_s: Time of the run [s].
+        rather: Setting that launches otherwise, if launching bounds the run; else empty.
+    """
+    text = f"one thread launched the ops of all ranks in {readable_s(launch_s)} of {readable_s(run_s)}"
+    if not rather:
+        return f"{text}, waits for full launch queues included"
+    return f"{text}, which bounds the run: try larger micro-batches, or {rather}"
 
 
 def other_speed(

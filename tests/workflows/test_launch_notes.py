@@ -60,7 +60,7 @@ KINDS = ["run", "compare", "what_if", "replay", "verify", "verify_rounds"]
     ("verified", "said"),
     [
         (GPIPE, "which bounds the run: try larger micro-batches, or `transport=processes`"),
-        (of("gpipe", launch_share=0.5), "of 16 s"),
+        (of("gpipe", launch_share=0.5), "of 16 s, waits for full launch queues included"),
         (of("gpipe", "cpu"), "all ranks took turns on one thread of a CPU: none of their ops overlap"),
     ],
 )

@@ -38,7 +38,7 @@ from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import views
 from pipesched.simulator.analysis import TABLE_FORMATS, readable_reason, readable_s
 from pipesched.simulator.views import FIGURE_SUFFIXES
-from pipesched.workflows import arguments, unjudged_limit
+from pipesched.workflows import arguments, merged_notes, unjudged_limit
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import CheckpointSettings
@@ -145,6 +145,8 @@ def train(
         fork_client.prepare(options.device)
     results = list(_train(trainings, outputs.log))
     _leave_if_paused(results[0], trainings[0])
+    named = ((result.schedule, f"{result.schedule}: {note}") for result in results for note in result.notes)
+    notes += merged_notes(named)
     if options.export is not None and results[0].diverged_at is not None:
         notes.append(f"{options.export} was not written: the run diverged")
     _write(results, outputs, asked, target_loss)

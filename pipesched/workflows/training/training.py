@@ -13,7 +13,7 @@ from pipesched.executor.training import OnStep
 from pipesched.profiles.io import Plan
 from pipesched.profiles.models import Model, draw_batch, draw_held_out, tensors_of, tied_stages
 from pipesched.profiles.processes import prints_to_stderr
-from pipesched.questions import OF_PROCESSES, InputShare, LayerCut, TrainSettings
+from pipesched.questions import OF_PROCESSES, OF_STREAMS, InputShare, LayerCut, TrainSettings
 from pipesched.schedules import Schedule
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import declared, shown, values_of
@@ -370,10 +370,12 @@ def require_trainable(question: TrainSettings) -> None:
     """
     require_possible(question)
     if question.is_distributed or is_rank():
+        _require_no_streams(question)
         return
-    settings = declared(TrainSettings)
+    settings, on_streams = declared(TrainSettings), OF_STREAMS if question.device == "cuda" else ()
     for name in OF_PROCESSES:
-        if getattr(question, name) != settings[name].default:
+        value = getattr(question, name)
+        if value not in (settings[name].default, "streams") and name not in on_streams:
             raise ArgumentError(
                 f"{name}: got it with all ranks in one process, expected `is_distributed=True` with it; add that, or "
                 "leave it out"
@@ -383,6 +385,20 @@ def require_trainable(question: TrainSettings) -> None:
             f"inject: got {question.inject[0]}, expected `is_distributed=True` with it: all ranks are in this process; "
             "add it"
         )
+
+
+def _require_no_streams(question: TrainSettings) -> None:
+    """Refuse streams of one process where each rank has a process.
+
+    Raises:
+        ArgumentError: They are requested.
+    """
+    for name, value in (("transport", "streams"), ("has_green_contexts", True)):
+        if getattr(question, name) == value:
+            raise ArgumentError(
+                f"{name}: got {value} with a process per rank, expected all ranks in one process; leave it out, or "
+                "`is_distributed`"
+            )
 
 
 def _require_cut(run: TrainingRun, batch_size: int) -> None:

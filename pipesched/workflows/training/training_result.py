@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipesched.simulator.analysis import CellValue, readable_s, readable_share
-from pipesched.workflows import Table, require_number
+from pipesched.workflows import Result, Table, launch_note, require_number
 from pipesched.workflows.training.training_forecast import TrainingForecast
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TrainingResult:
+class TrainingResult(Result):
     """The result of a training run.
 
     Attributes:
@@ -136,8 +136,13 @@ class TrainingResult:
         """Return the run formatted for people."""
         return trained_table([self.summary()])
 
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
+    @property
+    def notes(self) -> list[str]:
+        """A note on the launching of the ops, of a run on streams of GPUs."""
+        times = self.trained.launching
+        if times is None or not times.num_passes:
+            return []
+        return [launch_note(times.launch_s, times.run_s, "`is_distributed=True`" * times.is_bound)]
 
 
 if TYPE_CHECKING:

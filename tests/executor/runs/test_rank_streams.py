@@ -66,7 +66,7 @@ def test_training_on_streams_has_no_race_and_the_same_losses(monkeypatch, name):
     drawn = Batch([*feeds.inputs], [*feeds.targets])
     monkeypatch.setattr(training_setup.TrainingSetup, "batch", lambda self, lists, device, first: drawn)
 
-    def streams(devices):
+    def streams(devices, are_green):
         return {rank: RacingStreams(detector) for rank in range(len(devices))}
 
     monkeypatch.setattr(local_training, "make_streams", streams)

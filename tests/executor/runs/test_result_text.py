@@ -6,7 +6,7 @@ import pytest
 
 from pipesched.executor.runs import Measured
 from pipesched.executor.runs.result_text import result_from_text, result_to_text
-from pipesched.executor.training import AdvanceTrials, ScoreTable, Trained, Trial
+from pipesched.executor.training import AdvanceTrials, LaunchTimes, ScoreTable, Trained, Trial
 from pipesched.executor.training.loss_history import Diverged
 from pipesched.schedules.builders import build
 from tests.hand_timelines import play
@@ -20,9 +20,10 @@ TRIALS = AdvanceTrials(1, (Trial(0, 0.1, None), Trial(1, 0.2, 3)))
     [
         Trained(STEPS, Diverged(1, math.inf), None),
         Trained(STEPS, None, STEPS[0], TRIALS, {2: STEPS[1]}, is_paused=True, failures=("rank 1 failed",)),
+        Trained(STEPS, None, None, launching=LaunchTimes(0.1, 0.2, 3, 2)),
         Measured(play(build("1f1b", 2, 3)), (0.1, 0.2), (2.5,)),
     ],
-    ids=["diverged", "trained", "measured"],
+    ids=["diverged", "trained", "on streams", "measured"],
 )
 def test_a_result_that_was_told_is_the_one_that_was_had(result):
     assert result_from_text(result_to_text(result)) == result

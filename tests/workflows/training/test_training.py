@@ -4,10 +4,14 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
 import pipesched
+from pipesched.executor.training import LaunchTimes, ScoreTable, Trained
 from pipesched.profiles.models import draw_held_out, resolve_model
+from pipesched.questions import TrainSettings
 from pipesched.schedules.builders import build
+from pipesched.workflows.training import require_trainable
 
 MODEL = "digits:width=8,blocks=4"
 HOW = {"num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "momentum", "lr": 0.05}
@@ -175,6 +179,10 @@ def test_a_run_that_diverges_is_a_result():
         ({"target_accuracy": 0.5, "checkpoint": "run"}, "target_accuracy: got 0.5 with checkpoints, expected none"),
         ({"held_out_every": 5, "schedule": spec("avgpipe")}, "held_out_every: got 5 with pipelines that are averaged"),
         ({"lr_schedule": "step", "lr_milestones": [3, 6]}, "lr_milestones: got 6, expected fewer than the 6 steps"),
+        ({"transport": "processes"}, "transport: got it with all ranks in one process"),
+        ({"transport": "streams", "is_distributed": True}, "transport: got streams with a process per rank"),
+        ({"has_green_contexts": True}, "has_green_contexts: got True without streams of a GPU"),
+        ({"timeout_s": 5.0}, "timeout_s: got it with all ranks in one process"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(arguments, words, tmp_path, monkeypatch):
@@ -182,3 +190,24 @@ def test_an_argument_that_makes_no_sense_is_named(arguments, words, tmp_path, mo
     with pytest.raises(pipesched.ArgumentError) as refused:
         pipesched.train(MODEL, **({"schedule": spec("gpipe")} | HOW | arguments))
     assert str(refused.value).startswith(words)
+
+
+def test_settings_of_streams_are_those_of_a_training_in_one_process(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    on_streams = TrainSettings(device="cuda", transport="streams", has_green_contexts=True, timeout_s=5.0)
+    require_trainable(on_streams)
+    apart = replace(on_streams, transport="auto", is_distributed=True)
+    with pytest.raises(pipesched.ArgumentError, match="has_green_contexts: got True with a process per rank, expected"):
+        require_trainable(apart)
+
+
+def test_the_note_of_a_training_says_whether_launching_bounds_it():
+    def notes(launching):
+        trained = Trained(ScoreTable((0.5, 0.5)), None, None, launching=launching)
+        return pipesched.TrainingResult("gpipe", MODEL, 1, trained).notes
+
+    assert notes(None) == notes(LaunchTimes()) == []
+    (free,) = notes(LaunchTimes(2.0, 8.0, num_passes=2, num_bound=1))
+    assert free == "one thread launched the ops of all ranks in 2 s of 8 s, waits for full launch queues included"
+    (bound,) = notes(LaunchTimes(7.0, 8.0, num_passes=1, num_bound=1))
+    assert bound.endswith("in 7 s of 8 s, which bounds the run: try larger micro-batches, or `is_distributed=True`")
