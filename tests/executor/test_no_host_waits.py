@@ -34,6 +34,8 @@ RUNS = {
     "spectrain": {"name": "spectrain", "optimizer": "momentum"},
     "xpipe": {"name": "xpipe", "optimizer": "adam"},
     "own moments": {"name": "xpipe", "optimizer": "sgd", "prediction": PredictionRule.ADAM},
+    "averaging": {"name": "avgpipe", "optimizer": "adamw"},
+    "clipping": {"name": "1f1b", "optimizer": "adamw", "clip_grad_norm": 0.1},
     "optimizer's own step": {"name": "pipeoptim", "optimizer": "adamw", "prediction": PredictionRule.ZERO},
 }
 
@@ -41,8 +43,9 @@ RUNS = {
 class Trained:
     """A training run in this process, on one device, whose steps are watched."""
 
-    def __init__(self, model, device, gpu=None, *, optimizer, prediction=None, **spec):
-        run = ScheduleSpec(num_ranks=2, num_microbatches=4, **spec).run(STEPS)
+    def __init__(self, model, device, gpu=None, *, optimizer, prediction=None, clip_grad_norm=None, **spec):
+        barrier = {} if clip_grad_norm is None else {"step_barrier": True}
+        run = ScheduleSpec(num_ranks=2, num_microbatches=4, **spec, **barrier).run(STEPS)
         lists = run.lists(STEPS)
         self.told = []
         history = LossHistory(run.microbatches_per_step, lambda step, scores: self.told.append(scores))
@@ -50,12 +53,21 @@ class Trained:
         bounds = even_bounds(len(model.layers), lists.num_stages)
 
         def built(rank):
-            settings = RunSettings(optimizer=optimizer, lr=0.01, seed=1, dtype="float64", prediction=prediction)
+            settings = RunSettings(
+                optimizer=optimizer, lr=0.01, seed=1, dtype="float64", prediction=prediction,
+                clip_grad_norm=clip_grad_norm,
+            )  # fmt: skip
             return build_stages(lists, rank, model, bounds, settings, device, on_loss=reader.listen)
 
         self.ranks = local_ranks(lists, built)
         inputs, targets = make_feeds(
-            model, SIZE, run.microbatches_per_step, lists.num_microbatches, seed=1, dtype=torch.float64, device=device
+            model,
+            SIZE * run.pipelines,
+            run.microbatches_per_step,
+            lists.num_microbatches,
+            seed=1,
+            dtype=torch.float64,
+            device=device,
         )
         if gpu is None:
             run_local(self.ranks, Batch(inputs, targets))

@@ -11,7 +11,7 @@ from pipesched.executor.training import LaunchTimes, ScoreTable, Trained
 from pipesched.profiles.models import draw_held_out, resolve_model
 from pipesched.questions import TrainSettings
 from pipesched.schedules.builders import build
-from pipesched.workflows.training import require_trainable
+from pipesched.workflows.training import TrainingResult, require_trainable
 
 MODEL = "digits:width=8,blocks=4"
 HOW = {"num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "momentum", "lr": 0.05}
@@ -204,7 +204,7 @@ def test_settings_of_streams_are_those_of_a_training_in_one_process(monkeypatch)
 def test_the_note_of_a_training_says_whether_launching_bounds_it():
     def notes(launching):
         trained = Trained(ScoreTable((0.5, 0.5)), None, None, launching=launching)
-        return pipesched.TrainingResult("gpipe", MODEL, 1, trained).notes
+        return TrainingResult("gpipe", MODEL, 1, trained).notes
 
     assert notes(None) == notes(LaunchTimes()) == []
     (free,) = notes(LaunchTimes(2.0, 8.0, num_passes=2, num_bound=1))
