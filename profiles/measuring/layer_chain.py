@@ -13,6 +13,7 @@ Equal layers take the same time, so a chain has only a few of each kind (`short_
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -118,10 +119,10 @@ def _no_mark() -> None:
 
 _ACCELERATOR_COPIES = 4
 """Least layers of a kind in a chain on another device than the CPU, where fewer were not measured."""
-_CHAIN_BYTES = 16 * 2**20
-"""Least weights of the equal layers in a chain that leaves some out [bytes]; with gradients they fill the caches.
+_CHAIN_BYTES, _CHAIN_S = 16 * 2**20, 0.004
+"""Weights [bytes] and forward [s] of the equal layers in a chain, one of which ends its growth.
 
-In a smaller chain, layers that do little work per weight are too fast: 4 of 32 linear layers of 1 MiB by a tenth.
+The weights fill the caches with their gradients. The forward takes longer than to read the caches anew.
 """
 
 
@@ -148,9 +149,10 @@ class LayerChain:
         self.device = device
         self._seed = seed
         self._dtype = dtype
-        self.kinds, built = self._find_kinds(num_samples)
+        self.kinds, built, forwards_s = self._find_kinds(num_samples)
         weights = {self.kinds[number]: sum(p.nbytes for p in layer.parameters()) for number, layer in built.items()}
-        self.numbers = _numbers(self.kinds, weights, 1 if device.type == "cpu" else _ACCELERATOR_COPIES)
+        least_copies = 1 if device.type == "cpu" else _ACCELERATOR_COPIES
+        self.numbers = _numbers(self.kinds, weights, forwards_s, least_copies)
         for first, last in _ranges([number for number in self.numbers if number not in built]):
             built |= zip(range(first, last), self._built(first, last), strict=True)
         self.layers: list[nn.Module] = [built[number] for number in self.numbers]
@@ -218,8 +220,12 @@ class LayerChain:
             ProfileError: A layer fails, or returns neither a tensor nor a tuple of tensors.
         """
         x, targets = self.batch(num_samples)
-        layers_bytes = []
+        measured: dict[int, tuple[LayerMeasurement, Value]] = {}
         for index, layer in enumerate(self.layers):
+            kind = self.kinds[self.numbers[index]]
+            if kind in measured:
+                x = measured[kind][1]
+                continue
             self._forward(index, x, targets)  # a traced layer is traced at a new size, outside of the hooks
             with SavedTensors() as saved:
                 y = self._forward(index, x, targets)
@@ -229,21 +235,23 @@ class LayerChain:
             whole = replace(whole, working_bytes=self._working_bytes(index, x, targets))
             rest = _input_half(layer, x, y)
             del y
-            layers_bytes.append(whole if rest is None else replace(whole, split=_kept_bytes(around, saved, rest)))
-            x = following
-        return layers_bytes
+            if rest is not None:
+                whole = replace(whole, split=_kept_bytes(around, saved, rest))
+            measured[kind], x = (whole, following), following
+        return [measured[self.kinds[number]][0] for number in self.numbers]
 
     def _built(self, first: int, last: int) -> nn.Sequential:
         return build_layers(self.model, first, last, seed=self._seed, dtype=self._dtype, device=self.device)
 
-    def _find_kinds(self, num_samples: int) -> tuple[list[int], dict[int, nn.Module]]:
-        """Return the kind of each layer of the model, and the layers that were built to find it, by number.
+    def _find_kinds(self, num_samples: int) -> tuple[list[int], dict[int, nn.Module], list[float]]:
+        """Return the kind of each layer, the layers that were built to find it, by number, and a forward by kind [s].
 
         The last layer, which includes the loss, has a kind of its own.
         """
         x, targets = self.batch(num_samples)
         keys, last = self.model.kinds or self.model.layers, len(self.model.layers) - 1
         kinds, built, known = list[int](), dict[int, nn.Module](), list[tuple[int, ValueLayout, Value]]()
+        forwards_s = list[float]()
         for number, key in enumerate(keys[:last]):
             entering = value_layout(x)
             for kind, (first, entered, y) in enumerate(known):  # noqa: B007 -- both are used below
@@ -253,9 +261,12 @@ class LayerChain:
                 kind, (built[number],) = len(known), self._built(number, number + 1)
                 y = _cut(self._called(number, built[number], x, targets))
                 known.append((number, entering, y))
+                begun_s = time.thread_time()
+                self._called(number, built[number], x, targets)
+                forwards_s.append(time.thread_time() - begun_s if self.device.type == "cpu" else 0.0)
             kinds.append(kind)
             x = y
-        return [*kinds, len(known)], built
+        return [*kinds, len(known)], built, forwards_s
 
     def _forwards(
         self, inputs: Value, targets: Value, mark: Callable[[], None] = _no_mark
@@ -330,12 +341,22 @@ class LayerChain:
         return ProfileError(f"model {self.model.name}: layer {number} ({self.model.layer_names[number]}): {what}")
 
 
-def _numbers(kinds: Sequence[int], weights: Mapping[int, int], least_copies: int) -> list[int]:
-    """Return the numbers of the layers of a chain, from the weights of a layer of each kind [bytes]."""
+def _numbers(
+    kinds: Sequence[int], weights: Mapping[int, int], forwards_s: Sequence[float], least_copies: int
+) -> list[int]:
+    """Return the numbers of the layers of a chain.
+
+    Args:
+        kinds: Kind of each layer of the model.
+        weights: Weights of a layer of each kind [bytes].
+        forwards_s: Forward of a layer of each kind but the last [s]; 0 on an accelerator.
+        least_copies: Least layers of a kind.
+    """
     counts = Counter(kinds)
     for copies in range(least_copies, len(kinds) + 1):
         numbers = short_chain(kinds, copies)
-        if sum(weights[kind] for kind in (kinds[number] for number in numbers) if counts[kind] > 1) >= _CHAIN_BYTES:
+        equal = [kind for kind in (kinds[number] for number in numbers) if counts[kind] > 1]
+        if sum(weights[kind] for kind in equal) >= _CHAIN_BYTES or sum(forwards_s[kind] for kind in equal) >= _CHAIN_S:
             return numbers
     return [*range(len(kinds))]
 

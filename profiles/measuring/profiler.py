@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,8 +41,8 @@ from pipesched.schedules import Yardstick
 OnProgress = Callable[[int, int, str], None]
 """(runs done, runs in all, name of the current measurement)."""
 
-_TURNS = 5
-"""Number of turns over all sizes."""
+_TURNS, _LEAST_TURNS = 5, 3
+"""Number of turns over all sizes, and the least number if a chain has several layers of a kind."""
 _LEARNING_RATE = 1e-6
 """Learning rate; small, so that weights hardly change. Any rate takes the same time."""
 
@@ -52,7 +53,7 @@ class ProfilerSettings:
 
     Attributes:
         microbatch_sizes: Samples; the profile covers sizes from the smallest to the largest.
-        repeats: Measured runs.
+        repeats: Measured runs of a layer.
         warmup: Runs before them.
         optimizer: A name in `OPTIMIZERS`.
         dtype: Data type of weights and activations.
@@ -102,13 +103,13 @@ def profile_model(model: Model, settings: ProfilerSettings, progress: OnProgress
         ProfileError: A setting is out of range, the device is missing, or the model fails.
     """
     target = _checked_device(settings)
-    num_sizes = len(settings.sizes)
-    runs = _Runs(settings.warmup, settings.repeats, (1 + settings.splits) * num_sizes + 1, progress)
     kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
     num_busy = min(settings.companions + 1, num_cores()) if kind == "cpu" else 1
     kernels_s = [yardstick_s(num_busy, target, SHORT_COUNT)]
     with computing(settings.threads, [target]):
-        layers, shares = _measured_layers(model, settings, target, runs)
+        chain = LayerChain(model, settings.sizes[0], seed=settings.seed, dtype=settings.dtype, device=target)
+        runs = _Runs(settings, chain, progress)
+        layers, shares = _measured_layers(chain, settings, runs)
     kernels_s.append(yardstick_s(num_busy, target, SHORT_COUNT))
     provenance = Provenance(
         device=device_name(target),
@@ -141,18 +142,17 @@ def _ties(model: Model, settings: ProfilerSettings) -> tuple[LayerTie, ...]:
 
 
 def _measured_layers(
-    model: Model, settings: ProfilerSettings, target: torch.device, runs: _Runs
+    chain: LayerChain, settings: ProfilerSettings, runs: _Runs
 ) -> tuple[tuple[LayerCost, ...], list[float]]:
     """Return the costs of all layers of the model, and the number of them that each layer of the chain stands for."""
-    sizes, timer = settings.sizes, partial(Timer, target)
-    chain = LayerChain(model, sizes[0], seed=settings.seed, dtype=settings.dtype, device=target)
-    optimizers = _optimizers(chain, settings.optimizer)
+    sizes, timer = settings.sizes, partial(Timer, chain.device)
+    works = _weight_works(chain, settings.optimizer)
     bytes_of = {size: chain.measure_bytes(size) for size in sizes}
     passes_of: dict[int, list[_Passes]] = {}
     splits_of: dict[int, list[tuple[float, float] | None]] = {}
     with Companions(
-        model.name, settings.companions, dtype=settings.dtype_name, device=str(target), threads=settings.threads,
-        seed=settings.seed,
+        chain.model.name, settings.companions, dtype=settings.dtype_name, device=str(chain.device),
+        threads=settings.threads, seed=settings.seed,
     ) as others:  # fmt: skip
         for _ in runs.turns():
             for size in sizes:
@@ -162,16 +162,17 @@ def _measured_layers(
                 if settings.splits:
                     splits_of[size] = _measure_splits(chain, size, timer(), runs, bytes_of[size])
             others.use(sizes[0])
-            steps = _measure_steps(chain, sizes[0], timer(), runs, optimizers)
+            steps = _measure_steps(chain, timer(), runs, works)
     measured = []
     for index, layer in enumerate(chain.layers):
         measurements = tuple(
             _measurement(bytes_of[size][index], passes_of[size][index], splits_of[size][index]) for size in sizes
         )
-        step_s, optimizer_bytes, work = steps[index]
-        measured.append(LayerCost("", _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements, work))
+        step_s, work = steps[index]
+        state_bytes = _state_bytes(works[index].optimizer)
+        measured.append(LayerCost("", _num_bytes(layer.parameters()), state_bytes, step_s, measurements, work))
     layers, shares = [], [0.0] * len(measured)
-    for number, name in enumerate(model.layer_names):
+    for number, name in enumerate(chain.model.layer_names):
         places = chain.places(number)
         layers.append(replace(median_layer([measured[place] for place in places]), name=name))
         for place in places:
@@ -182,14 +183,17 @@ def _measured_layers(
 class _Runs:
     """The runs of each measurement, and their progress.
 
-    Measurements take turns, so that a drift of the machine's speed affects all of them.
+    Measurements take turns, so that a drift of the machine's speed affects all of them. A run of a chain counts as
+    several runs of a layer if most layers of the chain have equals there.
     """
 
-    def __init__(self, warmup: int, repeats: int, num_things: int, progress: OnProgress | None) -> None:
-        self._num_turns = min(_TURNS, repeats)
-        self._warmup = warmup
-        self._repeats = repeats
-        self._total = num_things * (warmup + self._num_turns - 1 + repeats)
+    def __init__(self, settings: ProfilerSettings, chain: LayerChain, progress: OnProgress | None) -> None:
+        copies = statistics.median_high(len(chain.places(number)) for number in chain.numbers)
+        self._num_turns = min(max(_LEAST_TURNS, math.ceil(_TURNS / copies)), settings.repeats)
+        self._repeats = max(self._num_turns, math.ceil(settings.repeats / copies))
+        self._warmup = math.ceil(settings.warmup / copies)
+        num_measurements = (1 + settings.splits) * len(settings.sizes) + 1
+        self._total = num_measurements * (self._warmup + self._num_turns - 1 + self._repeats)
         self._progress = progress
         self._turn = 0
         self._done = 0
@@ -302,50 +306,46 @@ def _measurement(layer_bytes: LayerMeasurement, passes: _Passes, split: tuple[fl
     return replace(layer_bytes, **passes._asdict(), split=halves)
 
 
-def _optimizers(chain: LayerChain, name: str) -> list[optim.Optimizer | None]:
-    """Return one optimizer for each layer, or None for a layer without trained parameters."""
-    optimizers = []
+def _weight_works(chain: LayerChain, name: str) -> list[WeightWork]:
+    """Return the work on the weights of each layer, with an optimizer if it has trained parameters."""
+    works = []
     for layer in chain.layers:
-        parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-        optimizers.append(make_optimizer(name, parameters, _LEARNING_RATE) if parameters else None)
-    return optimizers
+        parameters = list(layer.parameters())
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        works.append(WeightWork(parameters, make_optimizer(name, trained, _LEARNING_RATE) if trained else None))
+    return works
 
 
 def _measure_steps(
-    chain: LayerChain, size: int, timer: Timer, runs: _Runs, optimizers: Sequence[optim.Optimizer | None]
-) -> list[tuple[float, int, LayerWork]]:
-    """Return (seconds of a step, bytes of state, work on the weights) of each layer; 0 without weights.
+    chain: LayerChain, timer: Timer, runs: _Runs, works: Sequence[WeightWork]
+) -> list[tuple[float, LayerWork]]:
+    """Return the seconds of a step and of the other work on the weights of each layer; 0 without weights.
 
-    Each kind of work covers the whole chain before the next, so that it finds the caches as cold as in a run.
+    Each kind of work covers the whole chain before the next, so that it finds the caches as cold as in a run. Every
+    step has the gradients of the passes before, and the passes behind add to them.
     """
-    chain.run(*chain.batch(size))
-    works = [WeightWork(list(layer.parameters()), o) for layer, o in zip(chain.layers, optimizers, strict=True)]
     gradients = [(parameter, parameter.grad) for layer in chain.layers for parameter in layer.parameters()]
 
     def run() -> list[float]:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient  # a step takes as long with the gradients of another batch
         timer.mark()
         for kind in (WeightWork.step, WeightWork.copy, WeightWork.predict, WeightWork.average):
             for work in works:
                 kind(work)
                 timer.mark()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient  # a step takes as long with the gradients of another batch
         return timer.laps_s()
 
     medians = runs.medians(run, "optimizer steps")
     by_layer = (medians[index :: len(works)] for index in range(len(works)))
     return [
-        (
-            0.0 if optimizer is None else step_s,
-            0 if optimizer is None else _state_bytes(optimizer),
-            LayerWork(*work_s) if any(True for _ in layer.parameters()) else LayerWork(0.0, 0.0, 0.0),
-        )
-        for layer, optimizer, (step_s, *work_s) in zip(chain.layers, optimizers, by_layer, strict=True)
+        (0.0 if work.optimizer is None else step_s, LayerWork(*others_s) if work.weights else LayerWork(0.0, 0.0, 0.0))
+        for work, (step_s, *others_s) in zip(works, by_layer, strict=True)
     ]
 
 
-def _state_bytes(optimizer: optim.Optimizer) -> int:
-    values = (value for state in optimizer.state.values() for value in state.values())
+def _state_bytes(optimizer: optim.Optimizer | None) -> int:
+    values = (value for state in (optimizer.state if optimizer else {}).values() for value in state.values())
     return _num_bytes(value for value in values if isinstance(value, torch.Tensor))
 
 

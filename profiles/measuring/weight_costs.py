@@ -15,30 +15,35 @@ _SHARE, _STEPS = 0.5, 3
 
 @final
 class WeightWork:
-    """The work on the weights of one layer; `optimizer` is None if the layer has no trained weights."""
+    """The work on the weights of one layer.
+
+    Attributes:
+        weights: The layer's parameters.
+        optimizer: The optimizer of the trained ones, or None without them.
+    """
 
     def __init__(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer | None) -> None:
-        self._weights = tuple(parameters)
+        self.weights = tuple(parameters)
         self._trained = [parameter for parameter in parameters if parameter.requires_grad]
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._reference = [parameter.detach().clone() for parameter in self._trained]
 
     def step(self) -> None:
         """Step the optimizer, and drop the gradients."""
-        if self._optimizer is not None:
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def copy(self) -> dict[nn.Parameter, Tensor]:
         """Copy the weights, as for a version kept for later."""
-        return {weight: weight.clone() for weight in self._weights}
+        return {weight: weight.clone() for weight in self.weights}
 
     @torch.no_grad()
     def predict(self) -> dict[nn.Parameter, Tensor]:
         """Copy the weights and move the copy as the optimizer would step (`PredictionRule.OPTIMIZER`)."""
         moved = self.copy()
-        for group in [] if self._optimizer is None else self._optimizer.param_groups:
+        for group in [] if self.optimizer is None else self.optimizer.param_groups:
             for parameter in group["params"]:
                 delta = self._direction(parameter)
                 if delta is not None:
@@ -55,9 +60,9 @@ class WeightWork:
         return updates
 
     def _direction(self, parameter: nn.Parameter) -> Tensor | None:
-        assert self._optimizer is not None, "only layers with trained weights are predicted"
-        state = self._optimizer.state.get(parameter, {})
-        if isinstance(self._optimizer, SGD):
+        assert self.optimizer is not None, "only layers with trained weights are predicted"
+        state = self.optimizer.state.get(parameter, {})
+        if isinstance(self.optimizer, SGD):
             buffer: Tensor | None = state.get("momentum_buffer")
             return parameter if buffer is None else buffer  # its last gradient takes the same time
         if "exp_avg" not in state:

@@ -1,6 +1,8 @@
 """Equal layers are measured once: which layers are equal, the short chain, and bytes as of the whole model."""
 
 import copy
+import math
+import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -22,10 +24,16 @@ from tests.profiles.models import tiny_modules
 GPT = "gpt:layers=12,width=16,heads=4,context=8"
 
 
+def set_limits(monkeypatch, num_bytes=math.inf, seconds=math.inf):
+    """Let chains grow until their equal layers have so many bytes or take so many seconds."""
+    monkeypatch.setattr(layer_chain, "_CHAIN_BYTES", num_bytes)
+    monkeypatch.setattr(layer_chain, "_CHAIN_S", seconds)
+
+
 @pytest.fixture
 def many_left_out(monkeypatch):
-    """Leave out layers of chains with few weights too."""
-    monkeypatch.setattr(layer_chain, "_CHAIN_BYTES", 0)
+    """Leave out all equal layers of a chain but one of each kind."""
+    set_limits(monkeypatch, num_bytes=0)
 
 
 def model_of(*layers, width=4, **options):
@@ -168,15 +176,60 @@ def test_layers_that_are_left_out_are_not_built(many_left_out):
 
 
 def test_the_least_weights_of_a_chain_are_of_its_equal_layers(monkeypatch):
-    monkeypatch.setattr(layer_chain, "_CHAIN_BYTES", 5 * (4 * 4 + 4) * 4)
+    set_limits(monkeypatch, num_bytes=5 * (4 * 4 + 4) * 4)
     wide = [partial(nn.Linear, 4, 500), partial(nn.Linear, 500, 4)]
     chain = chain_of(model_of(*wide, *[partial(nn.Linear, 4, 4)] * 9))
     assert [chain.kinds[number] for number in chain.numbers] == [0, 1, *[2] * 5, 3]
 
 
-def test_a_chain_of_few_weights_is_whole():
+def test_a_chain_below_both_limits_is_whole(monkeypatch):
+    set_limits(monkeypatch)
     assert len(chain_of(resolve_model(GPT)).layers) == 14
-    assert len(chain_of(resolve_model("mlp:layers=24,width=512")).layers) == 18  # of a mebibyte each
+
+
+class Slow(nn.Module):
+    """A layer that takes a tenth of a second of the processor in its first forward, and a hundredth in the next."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.seconds = nn.Linear(4, 4), 0.1
+
+    def forward(self, x):
+        end_s = time.thread_time() + self.seconds
+        while time.thread_time() < end_s:
+            pass
+        self.seconds = 0.01
+        return self.linear(x)
+
+
+def test_the_least_seconds_of_a_chain_are_of_its_equal_layers(monkeypatch):
+    set_limits(monkeypatch, seconds=0.03)
+    chain = chain_of(model_of(Slow, nn.Identity, *[Slow] * 9, nn.Identity))
+    # the first layer has no gradient to compute, and is the only one of its kind
+    assert [chain.kinds[number] for number in chain.numbers] == [0, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("num_equal", "num_others", "expected"),  # runs before the first turn, before each other turn, and measured
+    [(1, 1, 3 + 4 + 10), (2, 1, 2 + 2 + 5), (3, 1, 1 + 2 + 4), (9, 1, 1 + 2 + 3), (2, 9, 3 + 4 + 10)],
+)
+def test_equal_layers_of_a_chain_share_the_runs(num_equal, num_others, expected, monkeypatch):
+    set_limits(monkeypatch)
+    runs = Counter()
+    others = [partial(nn.LeakyReLU, slope) for slope in range(num_others - 1)]
+    model = model_of(
+        partial(nn.Linear, 4, 4, bias=False), *others, *[partial(nn.Linear, 4, 4)] * num_equal, nn.Identity
+    )
+    settings = ProfilerSettings(microbatch_sizes=[2], repeats=10, warmup=3, splits=False)
+    seen = []
+
+    def progress(done, total, what):
+        runs[what] += 1
+        seen.append((done, total))
+
+    profile_model(model, settings, progress)
+    assert runs == {"micro-batch size 2": expected, "optimizer steps": expected}
+    assert seen[-1] == (2 * expected,) * 2
 
 
 @pytest.mark.parametrize(
