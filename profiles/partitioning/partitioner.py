@@ -340,17 +340,13 @@ def _straight(
     for index, (first, last) in enumerate(bounds):
         device = index % num_devices
         alone = _partitioned_stage(costs[index], first, last, held[device])
-        before = (index - 1) % num_devices
-        there_s = cluster.link(before, device).transfer_s(costs[index - 1].output_bytes)
-        back_s = cluster.link(device, before).transfer_s(costs[index - 1].said("output_gradient_bytes"))
-        stages.append(
-            replace(
-                alone,
-                devices=(device,),
-                compute_s=alone.compute_s / cluster.devices[device].speed,
-                transfer_s=there_s + back_s if stages else 0.0,
-            )
-        )
+        transfer_s = 0.0
+        if index > 0:
+            before, cut = (index - 1) % num_devices, costs[index - 1]
+            transfer_s = cluster.link(before, device).transfer_s(cut.output_bytes)
+            transfer_s += cluster.link(device, before).transfer_s(cut.said("output_gradient_bytes"))
+        speed = cluster.devices[device].speed
+        stages.append(replace(alone, devices=(device,), compute_s=alone.compute_s / speed, transfer_s=transfer_s))
     busy_s = (sum(stage.compute_s for stage in stages[device::num_devices]) for device in range(num_devices))
     return PartitionedStages(tuple(stages), max(busy_s), order)
 
