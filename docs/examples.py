@@ -34,6 +34,8 @@ sys.path[:0] = [str(ROOT)]
 from pipesched.cli.main import main as pipesched_main
 
 COLUMNS, LEFT_OUT = 80, "..."
+PATIENTLY = ["--time-limit", "600"]
+"""Options of a search: on a busy machine, too, it ends where it is complete."""
 _FENCE = re.compile(r"^```(?P<language>\w+)(?: (?P<name>\S+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ (?P<line>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 _EXIT_CODE = re.compile(r"# exit code (\d+)$")
@@ -115,9 +117,11 @@ def _output_of(line: str) -> str:
     words = line.replace("\\\n", " ")
     printed, complaints = StringIO(), StringIO()
     if words.startswith("pipesched "):
+        arguments = shlex.split(words, comments=True)
+        arguments += PATIENTLY if arguments[1] == "plan" else []
         with redirect_stdout(printed), redirect_stderr(complaints):
             try:
-                with patch.object(sys, "argv", shlex.split(words, comments=True)):
+                with patch.object(sys, "argv", arguments):
                     pipesched_main()
             except SystemExit as done:
                 code = done.code
