@@ -7,8 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Le
 
 from pipesched.schedules.columns import SpanColumns
+from pipesched.schedules.common import Count
 from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Reduce, Send, occupies_device
 from pipesched.schedules.span import Span
 
@@ -67,9 +71,9 @@ class Yardstick:
         kernel_s: Mean time of the kernel [s].
     """
 
-    device: str
-    num_busy: int
-    kernel_s: float
+    device: Literal["cpu", "cuda"]
+    num_busy: Count
+    kernel_s: Annotated[float, Gt(0), Le(1e12)]
 
     @classmethod
     def mean(cls, yardsticks: Iterable[Yardstick | None]) -> Yardstick | None:

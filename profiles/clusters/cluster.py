@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from annotated_types import Gt
 
 from pipesched.profiles import ProfileError, require_count
 from pipesched.profiles.clusters.kernel_curve import KernelCurve
-from pipesched.schedules.common import shown
+from pipesched.schedules.common import Bytes, Count, Seconds, shown
 from pipesched.schedules.formats import MAX_DEVICES
 
 
@@ -112,10 +114,10 @@ class Device:
         op_s: Runtime overhead between any two ops, at speed 1 [s].
     """
 
-    speed: float = 1.0
-    memory_bytes: int | None = None
-    node: int = 0
-    op_s: float = 0.0
+    speed: Annotated[float, Gt(0)] = 1.0
+    memory_bytes: Bytes | None = None
+    node: Count = 0
+    op_s: Seconds = 0.0
 
 
 class HandOverSeconds(NamedTuple):

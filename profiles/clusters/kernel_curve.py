@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from pipesched.profiles import STRICT
+from pipesched.schedules.common import PositiveShare, Seconds, Share, Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +34,21 @@ class KernelCurve:
         origin: Source of the numbers.
     """
 
-    launch_s: float
-    matmul: float
-    wave_loss: float
-    pipeline_depth: float
-    small_tile: float
-    exposed_memory: float
-    memory: float
-    permute: float
-    cross_entropy: float
-    expert_s: float
-    attention: float
-    attention_backward: float
-    attention_tail: float
-    flash_1: float = 0.5
-    flash_2: float = 1.0
-    origin: str = ""
+    __pydantic_config__ = STRICT
+
+    launch_s: Seconds
+    matmul: PositiveShare
+    wave_loss: Share
+    pipeline_depth: Annotated[float, Ge(0), Le(1e6)]
+    small_tile: PositiveShare
+    exposed_memory: Share
+    memory: PositiveShare
+    permute: PositiveShare
+    cross_entropy: PositiveShare
+    expert_s: Seconds
+    attention: PositiveShare
+    attention_backward: PositiveShare
+    attention_tail: Annotated[float, Ge(0), Le(1e3)]
+    flash_1: PositiveShare = 0.5
+    flash_2: PositiveShare = 1.0
+    origin: Text = ""

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from annotated_types import Ge, Le
+
+from pipesched.profiles import STRICT
+from pipesched.schedules.common import Count, Text
+
+_Error: TypeAlias = Annotated[float, Ge(0), Le(1e6)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +23,9 @@ class ErrorRange:
         ninth: 90th percentile of the errors.
     """
 
-    count: int
-    median: float
-    ninth: float
+    count: Count
+    median: _Error
+    ninth: _Error
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,8 @@ class EstimateErrors:
         memory: Errors of the peak memory of a GPU.
     """
 
-    gpus: tuple[str, ...]
+    __pydantic_config__ = STRICT
+
+    gpus: tuple[Text, ...]
     time: ErrorRange | None
     memory: ErrorRange | None

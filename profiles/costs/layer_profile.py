@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Len
 
 from pipesched.profiles import ProfileError, element_bytes
 from pipesched.profiles.costs.layer_graph import LayerGraph
@@ -31,6 +33,7 @@ from pipesched.profiles.costs.spread import SharingPrice, Variation, price_among
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
 from pipesched.schedules import Schedule, Yardstick
 from pipesched.schedules.columns import op_cells
+from pipesched.schedules.common import Bytes, Count, Seconds, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,9 @@ class LayerWork:
         average_s: Seconds of elastic averaging: the update is sent, and the weights move towards the reference.
     """
 
-    copy_s: float
-    predict_s: float
-    average_s: float
+    copy_s: Seconds
+    predict_s: Seconds
+    average_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +68,15 @@ class LayerCost:
         kept_gradient_bytes: Bytes of gradients that are held always; a part of `optimizer_bytes`.
     """
 
-    name: str
-    weight_bytes: int
-    optimizer_bytes: int
-    step_s: float
-    measurements: tuple[LayerMeasurement, ...]
+    name: Text
+    weight_bytes: Bytes
+    optimizer_bytes: Bytes
+    step_s: Seconds
+    measurements: Annotated[tuple[LayerMeasurement, ...], Len(1, 1000)]
     work: LayerWork | None = None
-    gradient_bytes: int | None = None
+    gradient_bytes: Bytes | None = None
     sharded: ShardedWeights | None = None
-    kept_gradient_bytes: int = 0
+    kept_gradient_bytes: Bytes = 0
 
     @property
     def said_gradient_bytes(self) -> int:
@@ -103,8 +106,8 @@ class LayerTie:
         num_bytes: Bytes of the weight, and of its gradient.
     """
 
-    layers: tuple[int, ...]
-    num_bytes: int
+    layers: Annotated[tuple[Count, ...], Len(2, 100_000)]
+    num_bytes: Bytes
 
     def stages(self, bounds: Sequence[tuple[int, int]]) -> list[int]:
         """Return the stages with some of the layers, given the half-open range of layers of each stage."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
+
+from annotated_types import MaxLen
+
+from pipesched.schedules.common import Bytes, Count, PositiveCount, Seconds
 
 HAS_PARAMETERS = 1
 """`LayerSplit.gradient_bytes` of a layer with parameters whose gradients have an unknown size [bytes]."""
@@ -21,10 +25,13 @@ class BoundaryStorage:
         is_saved: Whether autograd keeps the storage for the backward of the layer.
     """
 
-    num_bytes: int
-    input_place: int | None
-    output_place: int | None
+    num_bytes: Bytes
+    input_place: Count | None
+    output_place: Count | None
     is_saved: bool
+
+
+_Boundary: TypeAlias = Annotated[tuple[BoundaryStorage, ...], MaxLen(1000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +51,13 @@ class LayerSplit:
         boundary: Storages at the boundaries, each saved if autograd still keeps it after I.
     """
 
-    backward_input_s: float
-    backward_weight_s: float
-    gradient_bytes: int
-    saved_bytes: int
+    backward_input_s: Seconds
+    backward_weight_s: Seconds
+    gradient_bytes: Bytes
+    saved_bytes: Bytes
     input_saved: bool
     output_saved: bool
-    boundary: tuple[BoundaryStorage, ...] = ()
+    boundary: _Boundary = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +87,21 @@ class LayerMeasurement:
         output_gradient_bytes: Bytes of the gradient of the output, as a message (default: `output_bytes`).
     """
 
-    microbatch_size: int
-    forward_s: float
-    backward_s: float
-    input_bytes: int
-    output_bytes: int
-    output_storage_bytes: int
-    saved_bytes: int
+    microbatch_size: PositiveCount
+    forward_s: Seconds
+    backward_s: Seconds
+    input_bytes: Bytes
+    output_bytes: Bytes
+    output_storage_bytes: Bytes
+    saved_bytes: Bytes
     input_saved: bool
     output_saved: bool
     output_is_input: bool
     split: LayerSplit | None = None
-    launch_s: float | None = None
-    working_bytes: int | None = None
-    boundary: tuple[BoundaryStorage, ...] = ()
-    output_gradient_bytes: int | None = None
+    launch_s: Seconds | None = None
+    working_bytes: Bytes | None = None
+    boundary: _Boundary = ()
+    output_gradient_bytes: Bytes | None = None
 
     @property
     def said_output_gradient_bytes(self) -> int:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt, Le
 
 from pipesched.profiles import ProfileError
+from pipesched.schedules.common import PositiveCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,9 @@ class SampleWork:
         peak_flops_per_s: Peak of a GPU's dense matrix products in the number type of training.
     """
 
-    tokens: int
-    flops: float
-    peak_flops_per_s: float
+    tokens: PositiveCount
+    flops: Annotated[float, Gt(0), Le(1e30)]
+    peak_flops_per_s: Annotated[float, Gt(0), Le(1e24)]
 
     def rates(self, num_samples: int, seconds: float, num_gpus: int) -> TrainingRates:
         """Return the rates of one GPU.

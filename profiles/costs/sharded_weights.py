@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipesched.schedules.common import Bytes, Seconds
+
 
 @dataclass(frozen=True, slots=True)
 class ShardedWeights:
@@ -29,10 +31,10 @@ class ShardedWeights:
         summed_bytes: Bytes of the gradients before they are summed.
     """
 
-    gather_s: float
-    sum_s: float
-    gathered_bytes: int
-    summed_bytes: int
+    gather_s: Seconds
+    sum_s: Seconds
+    gathered_bytes: Bytes
+    summed_bytes: Bytes
 
 
 _SLOWDOWN = 0.189

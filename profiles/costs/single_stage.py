@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipesched.schedules.common import Bytes, PositiveShare, Seconds
+
 _SECONDS = (
     "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "step_s", "copy_s", "predict_s",
     "average_s",
@@ -54,27 +56,27 @@ class StageCost:
             the output, such as masks, get no gradient.
     """
 
-    forward_s: float
-    backward_s: float | None = None
-    backward_input_s: float | None = None
-    backward_weight_s: float | None = None
-    step_s: float = 0.0
-    output_bytes: int = 0
-    saved_bytes: int = 0
-    weight_bytes: int = 0
-    optimizer_bytes: int = 0
-    utilisation: float = 1.0
-    saved_for_weight_bytes: int | None = None
-    copy_s: float = 0.0
-    average_s: float = 0.0
-    predict_s: float | None = None
+    forward_s: Seconds
+    backward_s: Seconds | None = None
+    backward_input_s: Seconds | None = None
+    backward_weight_s: Seconds | None = None
+    step_s: Seconds = 0.0
+    output_bytes: Bytes = 0
+    saved_bytes: Bytes = 0
+    weight_bytes: Bytes = 0
+    optimizer_bytes: Bytes = 0
+    utilisation: PositiveShare = 1.0
+    saved_for_weight_bytes: Bytes | None = None
+    copy_s: Seconds = 0.0
+    average_s: Seconds = 0.0
+    predict_s: Seconds | None = None
     output_is_saved: bool = False
-    recompute_s: float | None = None
-    working_bytes: int = 0
-    gradient_bytes: int | None = None
-    unshard_s: float = 0.0
-    kept_gradient_bytes: int = 0
-    output_gradient_bytes: int | None = None
+    recompute_s: Seconds | None = None
+    working_bytes: Bytes = 0
+    gradient_bytes: Bytes | None = None
+    unshard_s: Seconds = 0.0
+    kept_gradient_bytes: Bytes = 0
+    output_gradient_bytes: Bytes | None = None
 
     @property
     def whole_backward_s(self) -> float | None:

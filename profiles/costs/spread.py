@@ -18,6 +18,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+from pipesched.schedules.common import Deciles, PositiveCount, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +35,9 @@ class Spread:
         deciles_s: The least, the nine deciles, and the most [s], rising; the sixth is the median.
     """
 
-    count: int
-    mean_s: float
-    deciles_s: tuple[float, ...]
+    count: PositiveCount
+    mean_s: Seconds
+    deciles_s: Deciles
 
     @property
     def median_s(self) -> float:
@@ -70,8 +75,8 @@ class Variation:
         works: The least, nine deciles and the most of the factor of a single op, besides the factor of its pass.
     """
 
-    passes: tuple[float, ...]
-    works: tuple[float, ...]
+    passes: Deciles
+    works: Deciles
 
 
 def variation_of(
@@ -123,8 +128,8 @@ class SharingPrice:
             over the processor time of a pass alone.
     """
 
-    num_processes: int
-    factors: tuple[float, ...]
+    num_processes: Annotated[int, Ge(2), Lt(2**31)]
+    factors: Deciles
 
     @property
     def factor(self) -> float:

@@ -18,7 +18,8 @@ from pydantic import Field
 from pipesched.profiles.clusters import Cluster, Device, Gpu, KernelCurve, Link
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
+from pipesched.profiles.io.validation import Record, parse_record
+from pipesched.schedules.common import Bytes, Count, PositiveShare, Seconds, Text
 
 _ADVICE = "correct it, or measure the links again"
 _RANK_COSTS = ("send_s", "send_s_per_byte", "post_s", "receive_s", "receive_s_per_byte")
@@ -63,15 +64,6 @@ class _PairLink(_Link):
         return parts.pop("source"), parts.pop("target"), Link(**parts)
 
 
-class _Device(Record):
-    becomes: ClassVar[type] = Device
-
-    speed: Annotated[float, Field(gt=0)] = 1.0
-    memory_bytes: Bytes | None = None
-    node: Count = 0
-    op_s: Seconds = 0.0
-
-
 class ClusterRecord(Record):
     """A cluster in a file or a plan."""
 
@@ -79,7 +71,7 @@ class ClusterRecord(Record):
 
     format: Literal["pipesched-cluster"]
     version: Literal[1]
-    devices: Annotated[tuple[_Device, ...], Field(min_length=1, max_length=100_000)]
+    devices: Annotated[tuple[Device, ...], Field(min_length=1, max_length=100_000)]
     intra: _Link
     inter: _Link | None = None
     loopback: _Link = _Link(latency_s=0.0, bandwidth_bytes_per_s=None)
@@ -189,38 +181,13 @@ def _nic_faults(record: ClusterRecord) -> list[str]:
 _Rate = Annotated[float, Field(gt=0, le=1e24)]
 
 
-_Share = Annotated[float, Field(gt=0, le=1)]
-
-
-class _KernelCurve(Record):
-    becomes: ClassVar[type] = KernelCurve
-
-    launch_s: Seconds
-    matmul: _Share
-    wave_loss: Annotated[float, Field(ge=0, le=1)]
-    pipeline_depth: Annotated[float, Field(ge=0, le=1e6)]
-    small_tile: _Share
-    exposed_memory: Annotated[float, Field(ge=0, le=1)]
-    memory: _Share
-    permute: _Share
-    cross_entropy: _Share
-    expert_s: Seconds
-    attention: _Share
-    attention_backward: _Share
-    attention_tail: Annotated[float, Field(ge=0, le=1e3)]
-    flash_1: _Share = 0.5
-    flash_2: _Share = 1.0
-    origin: Text = ""
-
-
 def read_kernel_curve(text: str, file: str) -> KernelCurve:
     """Return the curve of kernels in `text`.
 
     Raises:
         ProfileError: The text is no curve; the message names `file`, the place, the actual and the expected value.
     """
-    curve: KernelCurve = parse_record(_KernelCurve, text, file, "see profiles/data/kernels/a100.json").value()
-    return curve
+    return parse_record(KernelCurve, text, file, "see profiles/data/kernels/a100.json")
 
 
 class _Gpu(Record):
@@ -228,12 +195,12 @@ class _Gpu(Record):
     flops_per_s: Annotated[dict[Annotated[str, Field(max_length=40)], _Rate], Field(min_length=1, max_length=20)]
     memory_bandwidth_bytes_per_s: _Rate
     link_bandwidth_bytes_per_s: _Rate
-    efficiency: _Share
-    sustained: _Share = 1.0
+    efficiency: PositiveShare
+    sustained: PositiveShare = 1.0
     origin: Text = ""
     multiprocessors: Annotated[int, Field(gt=0, le=100_000)] | None = None
-    kernels: Annotated[str, Field(max_length=40)] | _KernelCurve | None = None
-    float8_efficiency: _Share | None = None
+    kernels: Annotated[str, Field(max_length=40)] | KernelCurve | None = None
+    float8_efficiency: PositiveShare | None = None
     machine: Text | None = None
     family: Text | None = None
 

@@ -8,30 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, ClassVar
 
-from pydantic import Field
-
-from pipesched.profiles.costs import ErrorRange, EstimateErrors
-from pipesched.profiles.io.validation import Count, Record, Text, parse_record
-
-_Error = Annotated[float, Field(ge=0, le=1e6)]
-
-
-class _Range(Record):
-    becomes: ClassVar[type] = ErrorRange
-
-    count: Count
-    median: _Error
-    ninth: _Error
-
-
-class _Errors(Record):
-    becomes: ClassVar[type] = EstimateErrors
-
-    gpus: tuple[Text, ...]
-    time: _Range | None
-    memory: _Range | None
+from pipesched.profiles.costs import EstimateErrors
+from pipesched.profiles.io.validation import parse_record
 
 
 def read_estimate_errors(text: str, file: str) -> dict[str, EstimateErrors]:
@@ -40,8 +19,7 @@ def read_estimate_errors(text: str, file: str) -> dict[str, EstimateErrors]:
     Raises:
         ProfileError: The text has no errors; the message names `file`, the place, the actual and the expected value.
     """
-    families = parse_record(dict[str, _Errors], text, file, "write it again, with benchmarks/published.py")
-    return {name: record.value() for name, record in families.items()}
+    return parse_record(dict[str, EstimateErrors], text, file, "write it again, with benchmarks/published.py")
 
 
 def estimate_errors_text(families: Mapping[str, EstimateErrors]) -> str:

@@ -12,8 +12,8 @@ from pydantic import AliasChoices, ConfigDict, Field
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.inside_stage import Experts, LatentAttention, ModelShape
-from pipesched.profiles.io.validation import Record, Text, parse_record
-from pipesched.schedules.common import guess, shown
+from pipesched.profiles.io.validation import Record, parse_record
+from pipesched.schedules.common import Text, guess, shown
 
 _Layers = Annotated[int, Field(ge=1, le=10_000)]
 _Size = Annotated[int, Field(ge=1, lt=2**31)]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from annotated_types import Ge, MaxLen
 
 from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import LayerSharding
 from pipesched.schedules import Yardstick
+from pipesched.schedules.common import Seconds, Share
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
 PlanFormat: TypeAlias = Literal["pipesched-plan"]
 """The ``format`` field of a plan in JSON."""
 
 PLAN_FORMAT: str = get_args(PlanFormat)[0]
+_AtLeast0: TypeAlias = Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,11 @@ class Predicted:
             not computed.
     """
 
-    seconds: float
-    throughput: float
-    memory_bytes: tuple[float, ...] = ()
-    bubble_fraction: float | None = None
-    communication_fraction: float | None = None
+    seconds: Seconds
+    throughput: _AtLeast0
+    memory_bytes: Annotated[tuple[_AtLeast0, ...], MaxLen(100_000)] = ()
+    bubble_fraction: Share | None = None
+    communication_fraction: Share | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,43 +13,12 @@ from pipesched.profiles.io.cluster_json import ClusterRecord, cluster_fields
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
 from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import Record, Seconds, Sharding, Text, YardstickRecord, parse_record
-from pipesched.schedules.transforms import Placement, RecomputeWhen, ScheduleSpec
+from pipesched.profiles.io.validation import Record, Sharding, parse_record
+from pipesched.schedules import Yardstick
+from pipesched.schedules.common import PositiveCount, Text
+from pipesched.schedules.transforms import ScheduleSpec
 
 _ADVICE = "correct it, or make the plan again"
-
-_Least1 = Annotated[int, Field(ge=1, lt=2**31)]
-_Ranks = Annotated[int, Field(ge=1, le=65_536)]
-_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-_Wholes = Annotated[tuple[_Whole, ...], Field(max_length=100_000)]
-_Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class _ScheduleSpecRecord(Record):
-    becomes: ClassVar[type] = ScheduleSpec
-
-    name: Annotated[str, Field(max_length=100)] = ""
-    num_ranks: _Ranks = 1
-    num_microbatches: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    num_chunks: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    parameters: dict[Text, _Whole | float | _Wholes | None] = Field(default_factory=dict, max_length=100)
-    lists: str | None = None
-    recompute: _Wholes | Literal["all"] | None = None
-    recompute_when: RecomputeWhen = "early"
-    width: _Ranks = 1
-    placement: Placement = "pipeline"
-    step_barrier: bool = False
-    tied_stages: _Wholes = ()
-
-
-class _Predicted(Record):
-    becomes: ClassVar[type] = Predicted
-
-    seconds: Seconds
-    throughput: Annotated[float, Field(ge=0)]
-    memory_bytes: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=100_000)] = ()
-    bubble_fraction: _Share | None = None
-    communication_fraction: _Share | None = None
 
 
 class _Plan(Record):
@@ -58,16 +27,16 @@ class _Plan(Record):
     format: PlanFormat
     version: Literal[3]
     model: Text
-    schedule_spec: _ScheduleSpecRecord
-    partition: Annotated[tuple[_Least1, ...], Field(min_length=1, max_length=100_000)]
-    microbatch_size: _Least1
-    batch_size: _Least1
+    schedule_spec: ScheduleSpec
+    partition: Annotated[tuple[PositiveCount, ...], Field(min_length=1, max_length=100_000)]
+    microbatch_size: PositiveCount
+    batch_size: PositiveCount
     compression: MessagePrecision | None
-    predicted: _Predicted
+    predicted: Predicted
     origin: Text = ""
     sharding: Sharding | None = None
     dtype: Text = ""
-    yardstick: YardstickRecord | None = None
+    yardstick: Yardstick | None = None
     cluster: ClusterRecord | None = None
 
 

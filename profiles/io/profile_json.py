@@ -7,117 +7,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pipesched.profiles import DeviceKind
-from pipesched.profiles.costs import (
-    BoundaryStorage,
-    LayerCost,
-    LayerMeasurement,
-    LayerSplit,
-    LayerTie,
-    LayerWork,
-    Profile,
-    Provenance,
-    ShardedWeights,
-    SharingPrice,
-)
+from pipesched.profiles.costs import LayerCost, LayerTie, Profile, Provenance, SampleWork, SharingPrice, Variation
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import (
-    Bytes,
-    Count,
-    Factors,
-    Record,
-    SampleWorkRecord,
-    Seconds,
-    Sharding,
-    Text,
-    VariationRecord,
-    YardstickRecord,
-    falling,
-    parse_record,
-)
+from pipesched.profiles.io.validation import Record, Sharding, falling, falling_factors, parse_record
+from pipesched.schedules import Yardstick
+from pipesched.schedules.common import Bytes, Count, Text
 
 _ADVICE = "correct it, or measure the profile again"
-
-
-class _BoundaryStorage(Record):
-    becomes: ClassVar[type] = BoundaryStorage
-
-    num_bytes: Bytes
-    input_place: Count | None
-    output_place: Count | None
-    is_saved: bool
-
-
-_Boundary: TypeAlias = Annotated[tuple[_BoundaryStorage, ...], Field(max_length=1000)]
-
-
-class _Split(Record):
-    becomes: ClassVar[type] = LayerSplit
-
-    backward_input_s: Seconds
-    backward_weight_s: Seconds
-    gradient_bytes: Bytes
-    saved_bytes: Bytes
-    input_saved: bool
-    output_saved: bool
-    boundary: _Boundary = ()
-
-
-class _Measurement(Record):
-    becomes: ClassVar[type] = LayerMeasurement
-
-    microbatch_size: Annotated[int, Field(ge=1, lt=2**31)]
-    forward_s: Seconds
-    backward_s: Seconds
-    input_bytes: Bytes
-    output_bytes: Bytes
-    output_storage_bytes: Bytes
-    saved_bytes: Bytes
-    input_saved: bool
-    output_saved: bool
-    output_is_input: bool
-    split: _Split | None = None
-    launch_s: Seconds | None = None
-    working_bytes: Bytes | None = None
-    boundary: _Boundary = ()
-    output_gradient_bytes: Bytes | None = None
-
-
-class _Work(Record):
-    becomes: ClassVar[type] = LayerWork
-
-    copy_s: Seconds
-    predict_s: Seconds
-    average_s: Seconds
-
-
-class _Sharded(Record):
-    becomes: ClassVar[type] = ShardedWeights
-
-    gather_s: Seconds
-    sum_s: Seconds
-    gathered_bytes: Bytes
-    summed_bytes: Bytes
-
-
-class _Layer(Record):
-    becomes: ClassVar[type] = LayerCost
-
-    name: Text
-    weight_bytes: Bytes
-    optimizer_bytes: Bytes
-    step_s: Seconds
-    measurements: Annotated[tuple[_Measurement, ...], Field(min_length=1, max_length=1000)]
-    work: _Work | None = None
-    gradient_bytes: Bytes | None = None
-    sharded: _Sharded | None = None
-    kept_gradient_bytes: Bytes = 0
 
 
 class _Provenance(Record):
@@ -137,24 +40,10 @@ class _Provenance(Record):
     kind: DeviceKind = "cpu"
     sharding: Sharding | None = None
     gpu_family: Text | None = None
-    yardstick: YardstickRecord | None = None
+    yardstick: Yardstick | None = None
 
     def parts(self) -> dict[str, Any]:
         return {**super().parts(), "versions": tuple(self.versions.items())}
-
-
-class _SharingPrice(Record):
-    becomes: ClassVar[type] = SharingPrice
-
-    num_processes: Annotated[int, Field(ge=2, lt=2**31)]
-    factors: Factors
-
-
-class _LayerTie(Record):
-    becomes: ClassVar[type] = LayerTie
-
-    layers: Annotated[tuple[Count, ...], Field(min_length=2, max_length=100_000)]
-    num_bytes: Bytes
 
 
 class _Profile(Record):
@@ -163,12 +52,12 @@ class _Profile(Record):
     format: Literal["pipesched-profile"]
     version: Literal[10]
     model: Text
-    layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
+    layers: Annotated[tuple[LayerCost, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
-    variation: VariationRecord | None = None
-    sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] = ()
-    sample_work: SampleWorkRecord | None = None
-    ties: Annotated[tuple[_LayerTie, ...], Field(max_length=100_000)] = ()
+    variation: Variation | None = None
+    sharing: Annotated[tuple[SharingPrice, ...], Field(max_length=1000)] = ()
+    sample_work: SampleWork | None = None
+    ties: Annotated[tuple[LayerTie, ...], Field(max_length=100_000)] = ()
     tied_bytes: Bytes = 0
     is_tied: bool = False
 
@@ -212,7 +101,7 @@ def _with_boundaries(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 def _falling(record: _Profile) -> list[str]:
     """Return a fault for each field whose deciles, or numbers of processes, fall."""
     prices = record.sharing
-    faults = [] if record.variation is None else record.variation.faults("variation")
+    faults = [] if record.variation is None else falling_factors(record.variation, "variation")
     faults += falling({f"sharing.{index}.factors": price.factors for index, price in enumerate(prices)})
     numbers = [price.num_processes for price in prices]
     if numbers != sorted(set(numbers)):

@@ -19,64 +19,22 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pipesched.profiles.costs import WORK_KINDS, RunCosts, RunStage, Spread, StageCost
+from pipesched.profiles.costs import WORK_KINDS, RunCosts, RunStage, Spread, StageCost, Variation
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import (
-    Bytes,
-    Count,
-    Record,
-    Seconds,
-    Text,
-    VariationRecord,
-    YardstickRecord,
-    parse_record,
-    version_faults,
-)
+from pipesched.profiles.io.validation import Record, falling_factors, parse_record, version_faults
+from pipesched.schedules import Yardstick
+from pipesched.schedules.common import Count, PositiveCount, Text
 
 _ADVICE = "correct it, or make it again with pipesched.costs_from_runs"
 _Work = Literal["F", "B", "I", "W", "R", "Step", "Average"]
 
 
-class _Spread(Record):
-    becomes: ClassVar[type] = Spread
-
-    count: Annotated[int, Field(ge=1, lt=2**31)]
-    mean_s: Seconds
-    deciles_s: Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
-
-
-class _StageCost(Record):
-    becomes: ClassVar[type] = StageCost
-
-    forward_s: Seconds
-    backward_s: Seconds | None
-    backward_input_s: Seconds | None
-    backward_weight_s: Seconds | None
-    step_s: Seconds
-    output_bytes: Bytes
-    saved_bytes: Bytes
-    weight_bytes: Bytes
-    optimizer_bytes: Bytes
-    utilisation: Annotated[float, Field(gt=0, le=1)]
-    saved_for_weight_bytes: Bytes | None
-    copy_s: Seconds
-    average_s: Seconds
-    predict_s: Seconds | None
-    output_is_saved: bool
-    recompute_s: Seconds | None
-    working_bytes: Bytes = 0
-    gradient_bytes: Bytes | None = None
-    unshard_s: Seconds = 0.0
-    kept_gradient_bytes: Bytes = 0
-    output_gradient_bytes: Bytes | None = None
-
-
 class _Stage(Record):
     becomes: ClassVar[type] = RunStage
 
-    work: dict[_Work, _Spread]
-    profiled: _StageCost | None
+    work: dict[_Work, Spread]
+    profiled: StageCost | None
 
     def parts(self) -> dict[str, Any]:
         parts = super().parts()
@@ -90,12 +48,12 @@ class _RunCosts(Record):
     version: Literal[1, 2, 3]
     runs: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
     warmup: Count
-    microbatch_size: Annotated[int, Field(ge=1, lt=2**31)] | None
+    microbatch_size: PositiveCount | None
     stages: Annotated[tuple[_Stage, ...], Field(min_length=1, max_length=100_000)]
-    hand_over: dict[Literal["Op", "Recv", "Send", "Take"], _Spread]
-    message: _Spread | None
-    variation: VariationRecord | None = None
-    yardstick: YardstickRecord | None = None
+    hand_over: dict[Literal["Op", "Recv", "Send", "Take"], Spread]
+    message: Spread | None
+    variation: Variation | None = None
+    yardstick: Yardstick | None = None
 
 
 def read_run_costs(text: str, file: str) -> RunCosts:
@@ -136,7 +94,7 @@ def _faults(record: _RunCosts) -> list[str]:
         for index, stage in enumerate(record.stages)
         if "F" not in stage.work
     ]
-    spreads: list[tuple[str, _Spread]] = [
+    spreads: list[tuple[str, Spread]] = [
         (f"stages.{index}.work.{kind}", spread)
         for index, stage in enumerate(record.stages)
         for kind, spread in stage.work.items()
@@ -154,7 +112,7 @@ def _faults(record: _RunCosts) -> list[str]:
         if not spread.deciles_s[0] <= spread.mean_s <= spread.deciles_s[10]
     ]
     if record.variation is not None:
-        faults += record.variation.faults("variation")
+        faults += falling_factors(record.variation, "variation")
     return faults + version_faults(
         record.version, [("costs", record, "variation", 2), ("costs", record, "yardstick", 3)]
     )

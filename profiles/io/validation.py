@@ -6,26 +6,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipesched.profiles import BYTES_LIMIT, STRICT, DeviceKind, ProfileError
-from pipesched.profiles.costs import LayerSharding, SampleWork, Variation
+from pipesched.profiles import STRICT, ProfileError
+from pipesched.profiles.costs import LayerSharding, Variation
 from pipesched.profiles.io.faults import in_our_words, one_line
-from pipesched.schedules import Yardstick
 from pipesched.schedules.common import faults, shown
-
-Seconds = Annotated[float, Field(ge=0, le=1e12)]
-"""Seconds, limited so that the square of a sum is finite."""
-Bytes = Annotated[int, Field(ge=0, lt=BYTES_LIMIT)]
-Count = Annotated[int, Field(ge=0, lt=2**31)]
-Text = Annotated[str, Field(max_length=2000)]
 
 
 class Record(BaseModel):
-    """A JSON object, read without type conversion, unknown fields and infinite numbers.
+    """A JSON object, read without type conversion, unknown fields and infinite numbers, with dataclasses as its parts.
 
-    A record with the class ``becomes`` is converted to an object of this class, which documents the fields.
+    A record with the class ``becomes`` is converted to an object of this class, which documents the fields. A class has
+    a record only if its file has other fields, as a format and a version.
     """
 
     model_config: ClassVar[ConfigDict] = {**STRICT, "frozen": True}
@@ -182,30 +176,9 @@ Sharding = Annotated[LayerSharding, AfterValidator(_in_range)]
 """The split of the layers of an estimated profile."""
 
 
-class SampleWorkRecord(Record):
-    """The work of a sample in a file."""
-
-    becomes: ClassVar[type] = SampleWork
-
-    tokens: Annotated[int, Field(ge=1, lt=2**31)]
-    flops: Annotated[float, Field(gt=0, le=1e30)]
-    peak_flops_per_s: Annotated[float, Field(gt=0, le=1e24)]
-
-
-Factors = Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
-
-
-class VariationRecord(Record):
-    """Factors on whole passes, and on single ops: the least, nine deciles, the most."""
-
-    becomes: ClassVar[type] = Variation
-
-    passes: Factors
-    works: Factors
-
-    def faults(self, place: str) -> list[str]:
-        """Return a fault for each field with falling deciles."""
-        return falling({f"{place}.{name}": factors for name, factors in self})
+def falling_factors(variation: Variation, place: str) -> list[str]:
+    """Return a fault for each field of a variation with falling deciles."""
+    return falling({f"{place}.passes": variation.passes, f"{place}.works": variation.works})
 
 
 def falling(deciles: dict[str, tuple[float, ...]]) -> list[str]:
@@ -215,13 +188,3 @@ def falling(deciles: dict[str, tuple[float, ...]]) -> list[str]:
         for place, factors in deciles.items()
         if list(factors) != sorted(factors)
     ]
-
-
-class YardstickRecord(Record):
-    """The mean time of a fixed kernel just before and just after the measurement."""
-
-    becomes: ClassVar[type] = Yardstick
-
-    device: DeviceKind
-    num_busy: Count
-    kernel_s: Annotated[float, Field(gt=0, le=1e12)]

@@ -1,3 +1,11 @@
+from .field_types import Bytes as Bytes
+from .field_types import Count as Count
+from .field_types import Deciles as Deciles
+from .field_types import PositiveCount as PositiveCount
+from .field_types import PositiveShare as PositiveShare
+from .field_types import Seconds as Seconds
+from .field_types import Share as Share
+from .field_types import Text as Text
 from .limits import LONGEST_S as LONGEST_S
 from .limits import MAX_CELLS as MAX_CELLS
 from .limits import MAX_NUMBER as MAX_NUMBER

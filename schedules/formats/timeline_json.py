@@ -202,7 +202,7 @@ def _parse_yardstick(value: dict[str, object], faults: Faults) -> Yardstick | No
         case {"device": str() as device, "num_busy": int() as num_busy, "kernel_s": int() | float() as kernel_s} if len(
             value
         ) == 3 and _no_bool([*value.values()]):
-            return Yardstick(device, num_busy, float(kernel_s))
+            return Yardstick(device, num_busy, float(kernel_s))  # type: ignore[arg-type]  # checked with the others
         case _:
             expected = 'expected {"device": "cpu", "num_busy": 2, "kernel_s": 0.0003}'
             faults.add("yardstick", f"got {shown(value)}, {expected}; try correcting it")

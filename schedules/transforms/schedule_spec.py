@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Ge, Le, Lt, MaxLen
 
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
-from pipesched.schedules.builders import ParameterValue, build, find, require_known
+from pipesched.schedules.builders import build, find, require_known
+from pipesched.schedules.common import Text
 from pipesched.schedules.transforms.recomputation import RecomputeWhen, recompute
 from pipesched.schedules.transforms.replication import Placement, copied_name, place_copies, replicate, require_equal
 from pipesched.schedules.transforms.sums_before_steps import with_step_barrier, with_tied_sum
 from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
 
+_Ranks: TypeAlias = Annotated[int, Ge(1), Le(65_536)]
+_Whole: TypeAlias = Annotated[int, Ge(-(2**63)), Lt(2**63)]
+_Wholes: TypeAlias = Annotated[tuple[_Whole, ...], MaxLen(100_000)]
 MAX_TRAINING_RANKS = 4096
 """Most ranks of a training run with all copies: each rank has a clock for every other."""
 
@@ -39,18 +45,18 @@ class ScheduleSpec:
         tied_stages: Stages that share weights and sum their gradients before they step.
     """
 
-    name: str = ""
-    num_ranks: int = 1
-    num_microbatches: int = 1
-    num_chunks: int | None = None
-    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    name: Annotated[str, MaxLen(100)] = ""
+    num_ranks: _Ranks = 1
+    num_microbatches: Annotated[int, Ge(1), Le(1_000_000)] = 1
+    num_chunks: Annotated[int, Ge(1), Le(10_000)] | None = None
+    parameters: Annotated[Mapping[Text, _Whole | float | _Wholes | None], MaxLen(100)] = field(default_factory=dict)
     lists: str | None = None
-    recompute: tuple[int, ...] | Literal["all"] | None = None
+    recompute: _Wholes | Literal["all"] | None = None
     recompute_when: RecomputeWhen = "early"
-    width: int = 1
+    width: _Ranks = 1
     placement: Placement = "pipeline"
     step_barrier: bool = False
-    tied_stages: tuple[int, ...] = ()
+    tied_stages: _Wholes = ()
 
     def takes(self, parameter: str) -> bool:
         """Return whether the schedule has this parameter; lists have no parameters."""
