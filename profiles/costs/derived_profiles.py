@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs.given_costs import LayerCosts
@@ -15,8 +16,6 @@ from pipesched.profiles.costs.provenance import UNSAID
 from pipesched.profiles.costs.single_stage import StageCost
 from pipesched.profiles.costs.stage_costs import StageCosts
 from pipesched.schedules import Yardstick
-
-_RecordT = TypeVar("_RecordT", LayerCost, LayerMeasurement, LayerSplit)
 
 
 def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes: Collection[int] = ()) -> Profile:
@@ -159,27 +158,13 @@ def fitted_profile(
             "backward_weight_s": _ratio(measured.backward_weight_s, profiled.backward_weight_s, backward),
             "step_s": _ratio(measured.step_s, profiled.step_s, 1.0),
         }
-        of_stage = [_scaled(layer, factors) for layer in profile.layers[first:last]]
+        of_stage = _slowed(profile.layers[first:last], partial(_or_1, factors))
         layers += of_stage if profiled.step_s else _stepped(of_stage, measured.step_s)
     return replace(profile, layers=tuple(layers))
 
 
 def _ratio(measured_s: float | None, profiled_s: float | None, otherwise: float) -> float:
     return measured_s / profiled_s if measured_s is not None and profiled_s else otherwise
-
-
-def _scaled(record: _RecordT, factors: Mapping[str, float]) -> _RecordT:
-    """Return a layer, a measurement or a split with its seconds times their factors, nested records included."""
-    scaled: dict[str, Any] = {}
-    for name in (field.name for field in fields(record)):
-        value = getattr(record, name)
-        if name in factors:
-            scaled[name] = value * factors[name]
-        elif name == "measurements":
-            scaled[name] = tuple(_scaled(measurement, factors) for measurement in value)
-        elif name == "split" and value is not None:
-            scaled[name] = _scaled(value, factors)
-    return replace(record, **scaled)
 
 
 def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
@@ -211,19 +196,23 @@ def with_fit_factor(profile: Profile, factor: float) -> Profile:
         return profile
     return replace(
         profile,
-        layers=tuple(_slowed(layer, ratio) for layer in profile.layers),
+        layers=_slowed(profile.layers, lambda name: ratio),  # noqa: ARG005 -- one factor for all
         provenance=replace(provenance, sharding=replace(provenance.sharding, fit_factor=factor)),
     )
 
 
-def _slowed(value: Any, factor: float, name: str = "") -> Any:
-    """Return a record, or the value of a field, with each field whose name ends in ``_s`` times `factor`."""
+def _or_1(factors: Mapping[str, float], name: str) -> float:
+    return factors.get(name, 1.0)
+
+
+def _slowed(value: Any, factor_of: Callable[[str], float], name: str = "") -> Any:
+    """Return a record, or the value of a field, with each field of seconds times the factor of its name."""
     if isinstance(value, tuple):
-        return tuple(_slowed(item, factor, name) for item in value)
+        return tuple(_slowed(item, factor_of, name) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        slowed = {field.name: _slowed(getattr(value, field.name), factor, field.name) for field in fields(value)}
+        slowed = {field.name: _slowed(getattr(value, field.name), factor_of, field.name) for field in fields(value)}
         return replace(value, **slowed)
-    return value * factor if name.endswith("_s") and value is not None else value
+    return value * factor_of(name) if name.endswith("_s") and value is not None else value
 
 
 def median_profile(*profiles: Profile) -> Profile:

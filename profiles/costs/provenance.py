@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pipesched.profiles import DeviceKind, OptimizerName
@@ -49,28 +49,6 @@ class Provenance:
     yardstick: Yardstick | None = None
 
 
-def estimated_provenance(
-    device: str, optimizer: OptimizerName, sharding: LayerSharding, gpu_family: str | None
-) -> Provenance:
-    """Return the provenance of an estimate for a GPU, of now; arguments as the fields of `Provenance`."""
-    return Provenance(
-        device=device,
-        dtype="bfloat16" if sharding.precision in LINEAR_BYTES else sharding.precision,
-        threads=0,
-        companions=0,
-        optimizer=optimizer,
-        warmup=0,
-        repeats=0,
-        seed=0,
-        host_cores=0,
-        versions=(),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        kind="cuda",
-        sharding=sharding,
-        gpu_family=gpu_family,
-    )
-
-
 UNSAID = Provenance(
     device="an unknown device",
     dtype="not said",
@@ -85,3 +63,19 @@ UNSAID = Provenance(
     date="not said",
 )
 """The provenance of costs without one."""
+
+
+def estimated_provenance(
+    device: str, optimizer: OptimizerName, sharding: LayerSharding, gpu_family: str | None
+) -> Provenance:
+    """Return the provenance of an estimate for a GPU, of now; arguments as the fields of `Provenance`."""
+    return replace(
+        UNSAID,
+        device=device,
+        dtype="bfloat16" if sharding.precision in LINEAR_BYTES else sharding.precision,
+        optimizer=optimizer,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        kind="cuda",
+        sharding=sharding,
+        gpu_family=gpu_family,
+    )

@@ -110,10 +110,10 @@ def standing(subject: Subject, approach: str, link_bytes_per_s: float | None) ->
     """
     costs, lists = _stage_costs(subject), lists_of(approach, _STAGES, _RUN)
     cluster = None if link_bytes_per_s is None else node_of(_STAGES, link_bytes_per_s)
-    once, twice = (_peaks(lists, _scaled(costs, share)) for share in (1.0, 2.0))
+    once, twice = (_peaks(lists, costs.of_share(share)) for share in (1.0, 2.0))
     share = min((_MEMORY_BYTES - (2 * a - b)) / (b - a) for a, b in zip(once, twice, strict=True))
     batch = int(share * subject.samples)
-    setup = pipesched.Setup(_scaled(costs, batch / subject.samples), cluster)
+    setup = pipesched.Setup(costs.of_share(batch / subject.samples), cluster)
     return Standing(batch, batch / pace_s(approach, _STAGES, setup))
 
 
@@ -154,23 +154,6 @@ def with_optimizer(stage: StageCost, moments: int) -> StageCost:
         step_s=(3 + 2 * moments) * weight_s,
         copy_s=2 * weight_s,
         predict_s=(6 + moments) * weight_s,
-    )
-
-
-def _scaled(costs: StageCosts, share: float) -> StageCosts:
-    """Return the costs of `share` times the samples: seconds and bytes of activations grow with them."""
-    return replace(
-        costs,
-        stages=tuple(
-            replace(
-                stage,
-                forward_s=stage.forward_s * share,
-                backward_s=(stage.whole_backward_s or 0.0) * share,
-                output_bytes=round(stage.output_bytes * share),
-                saved_bytes=round(stage.saved_bytes * share),
-            )
-            for stage in costs.stages
-        ),
     )
 
 
