@@ -1,5 +1,4 @@
 from .pipeline_setting import PipelineSetting as PipelineSetting
-from .setting_export import LayoutRule as LayoutRule
 from .setting_export import TrainerRule as TrainerRule
 from .setting_export import export_layout as export_layout
 from .setting_export import export_setting as export_setting

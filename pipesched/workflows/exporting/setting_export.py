@@ -95,13 +95,13 @@ class TrainerRule:
 
     Attributes:
         trainer: The trainer.
-        sharding: Split and computation of the layers of the profile.
+        sharding: Split and computation of the layers of the profile; a layout of a transformer has its own.
         dtype: Data type of the profile.
     """
 
     trainer: TrainerName
-    sharding: LayerSharding
-    dtype: str
+    sharding: LayerSharding = LayerSharding()  # noqa: RUF009 -- frozen
+    dtype: str = ""
 
     @classmethod
     def of(cls, trainer: TrainerName, profile: Profile) -> TrainerRule:
@@ -114,16 +114,13 @@ class TrainerRule:
         return self.trainer == "deepspeed"
 
     def __call__(self, candidate: Setting) -> str | None:
-        """Return why the trainer cannot express a candidate, or None if it can."""
-        few = _enough_microbatches(candidate)
+        """Return why the trainer cannot express a candidate with its partition, or None if it can."""
+        few = min(candidate.num_microbatches, 2 * candidate.num_ranks)  # the rules of trainers need no more
+        if isinstance(candidate, TransformerLayout):
+            return _fault(_of_layout(replace(candidate, num_microbatches=few)), self.trainer)
         if find(candidate.schedule).is_own or candidate.replicas:
             few = candidate.num_microbatches
         return _refusal(self, replace(candidate, num_microbatches=few, microbatch_size=1))
-
-
-def _enough_microbatches(setting: Setting) -> int:
-    """Return the micro-batches of a setting, but no more than the rules of trainers need."""
-    return min(setting.num_microbatches, 2 * setting.num_ranks)
 
 
 @lru_cache(maxsize=4096)
@@ -136,36 +133,16 @@ def _refusal(rule: TrainerRule, candidate: Setting) -> str | None:
         sharding=rule.sharding,
         dtype=rule.dtype,
     )
+    return _fault(setting, rule.trainer)
+
+
+def _fault(setting: PipelineSetting, trainer: TrainerName) -> str | None:
+    """Return why a trainer cannot express a setting, or None if it can."""
     try:
-        flags_of(setting, rule.trainer)
+        flags_of(setting, trainer)
     except (ArgumentError, ScheduleError) as error:
         return str(error)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutRule:
-    """Returns why a trainer cannot express a layout of a transformer; can be sent to another process.
-
-    Attributes:
-        trainer: The trainer.
-    """
-
-    trainer: TrainerName
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether the trainer divides the layers among stages by itself."""
-        return self.trainer == "deepspeed"
-
-    def __call__(self, layout: Setting) -> str | None:
-        """Return why the trainer cannot express a layout with its partition, or None if it can."""
-        few = replace(layout, num_microbatches=_enough_microbatches(layout))
-        try:
-            export_layout(few, self.trainer)
-        except (ArgumentError, ScheduleError) as error:
-            return str(error)
-        return None
 
 
 def export_layout(layout: Setting, trainer: TrainerName, prediction: str = "") -> str:
@@ -177,8 +154,12 @@ def export_layout(layout: Setting, trainer: TrainerName, prediction: str = "") -
         prediction: Its seconds and memory in words, for a comment.
     """
     assert isinstance(layout, TransformerLayout), "a layout has the split of its layers"
+    return flags_of(_of_layout(layout, prediction), trainer)
+
+
+def _of_layout(layout: TransformerLayout, prediction: str = "") -> PipelineSetting:
     precision = layout.sharding.precision
-    setting = PipelineSetting(
+    return PipelineSetting(
         schedule_spec=layout.order.schedule_spec(),
         partition=layout.partition,
         microbatch_size=layout.size,
@@ -188,4 +169,3 @@ def export_layout(layout: Setting, trainer: TrainerName, prediction: str = "") -
         is_estimated=True,
         prediction=prediction,
     )
-    return flags_of(setting, trainer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from pipesched.profiles.clusters import Cluster, Gpu, first_devices
 from pipesched.profiles.costs import LayerSharding, Recomputation
 from pipesched.profiles.inside_stage import ModelShape, fabric_of
 from pipesched.profiles.io import gpu_names, load_gpu, model_shape
-from pipesched.questions import LayoutSettings, PlanLimits, RecomputeChoice, TrainerName
+from pipesched.questions import LayoutSettings, OnShare, PlanLimits, RecomputeChoice, TrainerName, unheard
 from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
 from pipesched.simulator.planner import (
     LAYOUT_CHUNKS,
@@ -20,8 +19,8 @@ from pipesched.simulator.planner import (
     LAYOUT_SIZES,
     LayoutRequest,
 )
-from pipesched.workflows import ArgumentError, asks, require_callable, require_kind
-from pipesched.workflows.exporting import LayoutRule
+from pipesched.workflows import ArgumentError, asks, require_kind
+from pipesched.workflows.exporting import TrainerRule
 from pipesched.workflows.planning.layout_search import LayoutSearch, require_exportable_shape
 from pipesched.workflows.planning.planning import plannable_schedules, ranking_of
 
@@ -58,12 +57,7 @@ class LayoutQuestion(LayoutSettings, PlanLimits):
     cluster: Cluster = field(kw_only=False)
     gpu: str | Path | Gpu | None = None
     sizes: Annotated[Counts | None, Description("Samples per micro-batch to try.", least=1, most=MAX_NUMBER)] = None
-    progress: Callable[[float], None] = lambda share: None  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid arguments."""
-        require_callable("progress", self.progress)
-        require_kind("cluster", self.cluster, Cluster, "a Cluster; try pipesched.load_machine('dgx-h100')")
+    progress: OnShare = unheard
 
 
 @asks(LayoutQuestion)
@@ -79,31 +73,22 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
             ``transformer:layers=32,hidden=4096,..``; or a ModelShape.
         cluster: Equal GPUs: their memory and links.
         gpu: Name of a data sheet, a file (.json), or a Gpu (default: the one with memory and links of the cluster).
-        progress: Receives the share of settled layouts.
 
     Raises:
         ArgumentError: A setting is invalid, the devices are not equal, or no data sheet is theirs.
         ProfileError: The model does not exist, no layout is possible, or the data sheet lacks a number.
         ScheduleError: A schedule does not exist.
     """
+    require_kind("cluster", question.cluster, Cluster, "a Cluster; try pipesched.load_machine('dgx-h100')")
     shape = question.model if isinstance(question.model, ModelShape) else model_shape(question.model)
-    cluster = question.cluster
-    if question.trainer is not None:
-        require_exportable_shape(shape, question.trainer, question.precision)
+    cluster, trainer = question.cluster, question.trainer
+    if trainer is not None:
+        require_exportable_shape(shape, trainer, question.precision)
     _require_equal(cluster)
-    gpu = gpu_of(cluster) if question.gpu is None else question.gpu
-    gpu = gpu if isinstance(gpu, Gpu) else load_gpu(gpu)
-    if len(cluster.devices) > 1 and math.isinf(cluster.intra.bandwidth_bytes_per_s):
-        raise ArgumentError(
-            "cluster: got links of unlimited bandwidth, expected those of GPUs; try the nodes of a machine, as "
-            "`load_machine('dgx-h100')`"
-        )
-    device, trainer = cluster.devices[0], question.trainer
+    given, device = question.gpu, cluster.devices[0]
+    gpu = gpu_of(cluster) if given is None else given if isinstance(given, Gpu) else load_gpu(given)
     node = first_devices(cluster, [device.node for device in cluster.devices].count(device.node))
     memory_bytes = gpu.memory_bytes if device.memory_bytes is None else device.memory_bytes
-    schedules = _SCHEDULES[trainer]
-    if question.schedules is not None:
-        schedules = plannable_schedules(question.schedules, asynchronous=False)
     base = replace(
         _SOFTWARE[trainer],
         precision=question.precision,
@@ -112,7 +97,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
         hides_experts=question.hides_experts,
         fit_factor=question.fit_factor,
     )
-    rule = None if trainer is None else LayoutRule(trainer)
+    rule, named = None if trainer is None else TrainerRule(trainer), question.schedules
     request = LayoutRequest(
         shape=shape,
         gpu=gpu,
@@ -121,7 +106,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
         memory_bytes=math.floor(memory_bytes * (1 - question.memory_margin)),
         batch_size=question.batch_size,
         base=base,
-        schedules=schedules,
+        schedules=_SCHEDULES[trainer] if named is None else plannable_schedules(named, asynchronous=False),
         depths=_counts(question.depths),
         chunks=_counts(question.chunks) or LAYOUT_CHUNKS,
         tensors=_counts(question.tensor),
@@ -156,16 +141,21 @@ def gpu_of(cluster: Cluster) -> Gpu:
 
 
 def _require_equal(cluster: Cluster) -> None:
-    """Refuse devices that differ in speed, memory or links.
+    """Refuse devices that differ in speed, memory or links, and links of unlimited bandwidth.
 
     Raises:
-        ArgumentError: They differ.
+        ArgumentError: They differ, or are unlimited.
     """
     kinds = {(device.speed, device.memory_bytes, device.op_s) for device in cluster.devices}
     if len(kinds) > 1 or cluster.links:
         raise ArgumentError(
             "cluster: got devices or links that differ, expected equal GPUs for a layout; try the nodes of a machine, "
             "as `load_machine('dgx-h100')`"
+        )
+    if len(cluster.devices) > 1 and math.isinf(cluster.intra.bandwidth_bytes_per_s):
+        raise ArgumentError(
+            "cluster: got links of unlimited bandwidth, expected those of GPUs; try the nodes of a machine, as "
+            "`load_machine('dgx-h100')`"
         )
 
 

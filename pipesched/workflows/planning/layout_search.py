@@ -13,7 +13,7 @@ from pipesched.simulator.analysis import CellValue, readable_bytes
 from pipesched.simulator.planner import LayoutRequest, PlanRanking, TransformerLayout
 from pipesched.simulator.search import Outcome, least
 from pipesched.workflows import ArgumentError, Result, Table, estimate_data, notes_of_estimate
-from pipesched.workflows.exporting import LayoutRule, export_layout
+from pipesched.workflows.exporting import TrainerRule, export_layout
 from pipesched.workflows.planning.layout_choices import SPLITS, LayoutChoice, choices_of, choices_table, layout_choices
 from pipesched.workflows.planning.partitioning import number_ranges
 
@@ -100,7 +100,7 @@ class LayoutSearch(Result):
             ArgumentError: No ranked layout can be exported; the message names the part of the best and the reason.
         """
         require_exportable_shape(self.request.shape, trainer, self.request.base.precision)
-        ranked, rule = self.ranking.ranked, LayoutRule(trainer)
+        ranked, rule = self.ranking.ranked, TrainerRule(trainer)
         if not ranked:
             raise ArgumentError("plan: got no layout that fits, expected one; try more GPUs")
         best = next((outcome for outcome in ranked if rule(outcome.setting) is None), ranked[0])
@@ -122,7 +122,7 @@ class LayoutSearch(Result):
             require_exportable_shape(self.request.shape, trainer, self.request.base.precision)
         except ArgumentError as error:
             return str(error)
-        return LayoutRule(trainer)(layout)
+        return TrainerRule(trainer)(layout)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per layout that fits, the fastest first."""
