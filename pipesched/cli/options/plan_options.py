@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+import pipesched
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.terminal import progress_bar
 from pipesched.executor import LayerSettings
 from pipesched.questions import ConvertRate, InputShare, LayoutSettings
-from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
+from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of, values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import NetworkOptions
 
@@ -87,8 +88,6 @@ class ModelOptions(LayerSettings):
                     f"{what}: got a profile, and an option for measuring one, expected one of them; leave it out"
                 )
             return load_profile(what)
-        from pipesched.profiles.measuring import ProfilerSettings, profile_model
-        from pipesched.profiles.models import torch_dtype
         from pipesched.profiles.processes import num_companions
 
         require_device(self.device)
@@ -96,17 +95,11 @@ class ModelOptions(LayerSettings):
         if self.microbatch_sizes is not None:
             sizes = list(tuple_of(self.microbatch_sizes))
         model = load_model(what)
-        settings = ProfilerSettings(
-            microbatch_sizes=sizes,
-            optimizer=self.optimizer,
-            dtype=torch_dtype(self.dtype),
-            device=self.device,
-            threads=self.threads,
-            seed=self.seed,
-            companions=num_companions(num_devices, self.device),
-        )
+        companions = num_companions(num_devices, self.device)
         with progress_bar(f"profiling {model.name}") as tick:
-            return profile_model(model, settings, lambda done, total, text: tick(done / total))  # noqa: ARG005
+            return pipesched.profile(
+                model, sizes, companions=companions, progress=tick, **values_of(self, LayerSettings)
+            ).profile
 
     def _of_table(self, file: str) -> Profile:
         """Return the profile of a table of layers; the table is for one micro-batch size."""

@@ -10,7 +10,7 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import can_sum_before_steps
 from pipesched.simulator import SimulationError
 from pipesched.simulator.optimum import most_in_flight, require_orderable_length
-from pipesched.workflows import ArgumentError, asks, require_rate, require_settings
+from pipesched.workflows import ArgumentError, asks, require_rate
 from pipesched.workflows.arguments import ListsArgument, read_lists_argument
 from pipesched.workflows.optimizing.optimum_result import (
     BEST_KNOWN,
@@ -23,6 +23,7 @@ from pipesched.workflows.optimizing.unflushed_optimum import optimize_unflushed
 from pipesched.workflows.simulating import (
     OnSearch,
     Prediction,
+    Setup,
     SetupArgument,
     order_search,
     predict_source,
@@ -39,12 +40,6 @@ class OptimizeQuestion(OptimizeSettings):
     schedule: ListsArgument
     setup: SetupArgument
     progress: OnSearch = field(default=lambda share, best_s, bound_s: None, kw_only=True)  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        require_settings(self)
-        if self.in_flight is not None:
-            require_rate("in_flight", self.in_flight)
 
 
 @asks(OptimizeQuestion)
@@ -76,26 +71,14 @@ def optimize(question: OptimizeQuestion) -> Optimum:
         SimulationError: The schedule cannot be reordered, or a rank has no room for one micro-batch.
     """
     source, setup = read_lists_argument(question.schedule), read_setup_argument(question.setup)
-    require_unused(setup, "optimize", "tied_bytes")
-    if setup.jitter:
-        raise ArgumentError(
-            "jitter: got some, expected none: the best order is sought for costs that stay; leave it out"
-        )
+    _require_optimizable(question, setup)
     require_orderable_length(source.schedule)
     setup = setup if source.plan else setup.cut(source)  # the orders share a cut, or the bound would be of another one
-    costs, notes = setup.loaded_costs, list[str]()
-    if setup.costs_of(source).tied_bytes and can_sum_before_steps(source.schedule):
-        assert isinstance(costs, Profile | StageCosts), "others have no tied weights"
-        without = replace(costs, tied_bytes=0)
-        setup = replace(setup, costs=replace(without, ties=()) if isinstance(without, Profile) else without)
-        notes.append(WITHOUT_TIED_SUM)
+    is_tied = setup.costs_of(source).tied_bytes and can_sum_before_steps(source.schedule)
+    notes = (WITHOUT_TIED_SUM,) if is_tied else ()
+    setup = _without_tied_sum(setup) if is_tied else setup
     if source.schedule.traits.is_asynchronous:
-        for name in ("is_split", "may_recompute", "is_repeated"):
-            if getattr(question, name):
-                raise ArgumentError(
-                    f"{name}: got it with {source.schedule.name}, a run without a flush, expected a batch with one; "
-                    "leave it out"
-                )
+        _require_unset(question, source.schedule.name)
         return optimize_unflushed(source, setup, question.in_flight)
     given = predict_source(source, setup)
     search = order_search(given, question)
@@ -115,7 +98,43 @@ def optimize(question: OptimizeQuestion) -> Optimum:
     least = search.least_time(best.time_s, proof)
     lists = replace(best.schedule, name=BEST_KNOWN if least.gap else OPTIMUM, origin=None)
     simulation = simulate(replace(source, schedule=lists, longer=None), setup)
-    return Optimum(simulation, least, tuple(known), source.schedule.name, over_limit, tuple(notes))
+    return Optimum(simulation, least, tuple(known), source.schedule.name, over_limit, notes)
+
+
+def _require_optimizable(question: OptimizeQuestion, setup: Setup) -> None:
+    """Refuse an invalid limit, and conditions under which no order is the best.
+
+    Raises:
+        ArgumentError: There is one.
+    """
+    if question.in_flight is not None:
+        require_rate("in_flight", question.in_flight)
+    require_unused(setup, "optimize", "tied_bytes")
+    if setup.jitter:
+        raise ArgumentError(
+            "jitter: got some, expected none: the best order is sought for costs that stay; leave it out"
+        )
+
+
+def _require_unset(question: OptimizeQuestion, schedule: str) -> None:
+    """Refuse settings of a batch with a flush, for a run without one.
+
+    Raises:
+        ArgumentError: There is one.
+    """
+    for name in ("is_split", "may_recompute", "is_repeated"):
+        if getattr(question, name):
+            raise ArgumentError(
+                f"{name}: got it with {schedule}, a run without a flush, expected a batch with one; leave it out"
+            )
+
+
+def _without_tied_sum(setup: Setup) -> Setup:
+    """Return a setup whose costs have no sum of tied gradients."""
+    costs = setup.loaded_costs
+    assert isinstance(costs, Profile | StageCosts), "others have no tied weights"
+    without = replace(costs, tied_bytes=0)
+    return replace(setup, costs=replace(without, ties=()) if isinstance(without, Profile) else without)
 
 
 def _period_s(predicted: Prediction) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io import machine_name_of
-from pipesched.questions import PlanLimits, PlanSettings
+from pipesched.questions import OnShare, PlanLimits, PlanSettings, unheard
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.common import tuple_of
 from pipesched.simulator.planner import ASYNCHRONOUS, SCHEDULES, LayoutRequest, PlanRanking, Request, search_plans
@@ -18,7 +18,6 @@ from pipesched.workflows import (
     given_stages,
     gpus_in_all,
     other_device,
-    require_callable,
     require_settings,
     unknown_bytes,
 )
@@ -46,12 +45,7 @@ class PlanQuestion(PlanSettings):
     """The question of `plan`; its fields are the arguments of that function."""
 
     setup: SetupArgument
-    progress: Callable[[float], None] = field(default=lambda share: None, kw_only=True)  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        require_planning(self)
-        require_callable("progress", self.progress)
+    progress: OnShare = field(default=unheard, kw_only=True)
 
 
 @asks(PlanQuestion)
@@ -63,7 +57,6 @@ def plan(question: PlanQuestion) -> PlanSearch:
             layers with the `microbatch_size` of its times. A device is the
             group of GPUs that share a layer of the profile. Without a cluster there are `num_devices` equal devices
             whose links take no time.
-        progress: Receives the share of settled candidates.
 
     A script that may start several processes calls it below ``if __name__ == "__main__":``.
 
@@ -73,6 +66,7 @@ def plan(question: PlanQuestion) -> PlanSearch:
         ProfileError: A file is bad, or there are more stages than layers.
         ScheduleError: A schedule does not exist.
     """
+    require_planning(question)
     setup = read_setup_argument(question.setup)
     require_unused(setup, "plan", "partition", "compression", "jitter", "seed", "engine", "buffers", "tied_bytes")
     require_table_size(setup, "plan")
@@ -111,7 +105,7 @@ def plan(question: PlanQuestion) -> PlanSearch:
     return PlanSearch(request, ranking, notes, untried)
 
 
-def ranking_of(request: Request | LayoutRequest, limits: PlanLimits, progress: Callable[[float], None]) -> PlanRanking:
+def ranking_of(request: Request | LayoutRequest, limits: PlanLimits, progress: OnShare) -> PlanRanking:
     """Return the ranking of a search with the limits of a question; `progress` receives the share of settled plans."""
     return search_plans(
         request,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Annotated
 
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.io import machine_name_of
 from pipesched.profiles.processes import num_cores
-from pipesched.questions import SweepSettings
-from pipesched.schedules.common import Counts, tuple_of
+from pipesched.questions import OnShare, SweepSettings, unheard
+from pipesched.schedules.common import Counts, Description, tuple_of
 from pipesched.simulator.search import (
     MEASURES,
     Journal,
@@ -28,12 +29,10 @@ from pipesched.workflows import (
     given_stages,
     other_device,
     refused_settings,
-    require_callable,
     require_choice,
     require_kind,
     require_number,
     require_rate,
-    require_settings,
     require_some,
 )
 from pipesched.workflows.arguments import (
@@ -72,14 +71,11 @@ class SweepQuestion(SweepSettings):
     setup: SetupArgument
     parameters: Mapping[str, Sequence[ParameterNumber]] | None = field(default=None, kw_only=True)
     link: Mapping[str, Sequence[float]] | None = field(default=None, kw_only=True)
-    say: Callable[[Exception], str] = field(default=str, kw_only=True)
-    progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        require_settings(self)
-        require_callable("say", self.say)
-        require_callable("progress", self.progress)
+    say: Annotated[
+        Callable[[Exception], str],
+        Description("Makes the reason of an invalid setting from its error.", has_option=False),
+    ] = field(default=str, kw_only=True)
+    progress: OnShare = field(default=unheard, kw_only=True)
 
 
 @asks(SweepQuestion)
@@ -92,8 +88,6 @@ def sweep(question: SweepQuestion) -> SweepResult:
             shared, as each schedule needs it. With jitter there is no steady state.
         parameters: Values of parameters, for the schedules that have them.
         link: Values for all links, in place of a cluster, as ``{"bandwidth_bytes_per_s": [1e9, 1e10]}``.
-        say: Makes the reason of an invalid setting from its error.
-        progress: Receives the finished share of the settings.
 
     A script that may start several processes calls it below ``if __name__ == "__main__":``.
 
@@ -138,12 +132,19 @@ def sweep(question: SweepQuestion) -> SweepResult:
     )
     if all(outcome.seconds is None for outcome in outcomes):
         raise refused_settings(len(outcomes), outcomes[0].reason)
-    costs, notes = setup.loaded_costs, [*given_stages(setup.loaded_costs)] if setup.partition is None else []
+    rates = () if setup.loaded_costs.sample_work is None else RATES
+    columns = (*space.columns, *MEASURES, *rates)
+    return SweepResult(ordered_by(outcomes, by), by, columns, setup, tuple(_notes(setup)))
+
+
+def _notes(setup: Setup) -> Iterator[str]:
+    """Yield cautions about the costs of all settings."""
+    costs = setup.loaded_costs
+    yield from estimate_notes(costs)
     if isinstance(setup.cluster, Cluster):
-        notes = [*other_device(costs, machine_name_of(setup.cluster)), *notes]
-    notes = [*estimate_notes(costs), *notes]
-    rates = () if costs.sample_work is None else RATES
-    return SweepResult(ordered_by(outcomes, by), by, (*space.columns, *MEASURES, *rates), setup, tuple(notes))
+        yield from other_device(costs, machine_name_of(setup.cluster))
+    if setup.partition is None:
+        yield from given_stages(costs)
 
 
 def _space(question: SweepQuestion, setup: Setup) -> SweepSpace:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from typing import Annotated
 
 from pipesched.executor import Repetitions, RunSettings
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.io import machine_name_of
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
-from pipesched.questions import TuneSettings
-from pipesched.schedules.common import tuple_of, values_of
+from pipesched.questions import OnShare, TuneSettings, unheard
+from pipesched.schedules.common import MAX_NUMBER, Description, tuple_of, values_of
 from pipesched.simulator import Inexact
 from pipesched.simulator.search import Outcome, Setting, divisors, evaluate_in_turn, nearest_batch, own_sources
 from pipesched.simulator.tuner import (
@@ -37,9 +38,6 @@ from pipesched.workflows import (
     given_stages,
     other_device,
     refused_settings,
-    require_at_least,
-    require_callable,
-    require_flag,
     require_kind,
     require_rate,
     require_settings,
@@ -68,17 +66,18 @@ class TuneQuestion(TuneSettings, Repetitions):
     """The question of `tune`; its fields are the arguments of that function."""
 
     setup: SetupArgument
-    num_contenders: int = field(default=CONTENDERS, kw_only=True)
+    num_contenders: Annotated[
+        int, Description("Number of the best settings in the race, beside plain 1F1B.", least=1, most=MAX_NUMBER)
+    ] = field(default=CONTENDERS, kw_only=True)
     run_settings: RunSettings = field(default=RunSettings(), kw_only=True)
-    is_exact: bool = field(default=True, kw_only=True)
-    progress: Callable[[float], None] = field(default=lambda share: None, kw_only=True)  # noqa: ARG005
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        require_tuning(self, self.run_settings)
-        require_at_least("num_contenders", self.num_contenders, 1)
-        require_flag("is_exact", self.is_exact)
-        require_callable("progress", self.progress)
+    is_exact: Annotated[
+        bool,
+        Description(
+            "Whether every setting gets exact seconds and bytes. Else settings behind the first `top`, of either "
+            "training and of the rejected, may have lower bounds."
+        ),
+    ] = field(default=True, kw_only=True)
+    progress: OnShare = field(default=unheard, kw_only=True)
 
 
 @asks(TuneQuestion)
@@ -92,12 +91,8 @@ def tune(question: TuneQuestion) -> TuneResult:
     Args:
         setup: The profile of the model, machines and other conditions, a `Setup`; or the profile alone. Without a
             cluster there are `num_devices` equal devices whose links take no time.
-        num_contenders: Number of the best settings in the race, beside plain 1F1B.
         run_settings: Settings of the runs here, with ``evaluator="measure"`` or `budget_s`. Runs of several pipelines
             have 20 more iterations of warm-up, in which the pipelines drift apart.
-        is_exact: Whether every setting gets exact seconds and bytes. Else settings behind the first `top`, of either
-            training and of the rejected, may have lower bounds.
-        progress: Receives the finished share of the search, and then of the race.
 
     Raises:
         ArgumentError: No devices, an unknown word, or numbers that do not divide the batch or that the profile does not
@@ -108,6 +103,7 @@ def tune(question: TuneQuestion) -> TuneResult:
         SimulationError: The Ray cluster fails.
         RankFailed: With ``measure`` or `budget_s`, if a rank failed, died or hung.
     """
+    require_tuning(question, question.run_settings)
     setup = read_setup_argument(question.setup)
     unused = "compression", "convert_bytes_per_s", "jitter", "seed", "engine", "buffers", "tied_bytes"
     require_unused(setup, "tune", *unused)
