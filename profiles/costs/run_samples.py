@@ -104,14 +104,7 @@ def samples_of(
         messages += (travelled := [max(0.0, use.start_s - use.sent_s) for use in waited])
         usual_s = statistics.median(travelled or [0.0])
         if hand_overs:
-            hand_over["Take"] += [
-                (use.start_s - use.reached_s) / slowed[use.rank] for use in uses if use.sent_s + usual_s < use.reached_s
-            ]
-            hand_over["Take"] += [
-                (use.start_s - use.there_s) / slowed[use.rank]
-                for use in waited
-                if use.sent_s < use.there_s < use.start_s
-            ]
+            hand_over["Take"] += [(use.start_s - begun_s) / slowed[use.rank] for use, begun_s in _takes(uses, usual_s)]
     missing = [stage for stage in range(stages[0]) if (stage, "F") not in work]
     if missing:
         raise ProfileError(
@@ -219,6 +212,17 @@ class _Use(NamedTuple):
     there_s: float
     reached_s: float
     start_s: float
+
+
+def _takes(uses: Sequence[_Use], usual_s: float) -> Iterator[tuple[_Use, float]]:
+    """Yield the uses of messages that a rank takes after their arrival, and the time at which it begins to [s].
+
+    Args:
+        uses: The uses.
+        usual_s: Usual time of a message on its way.
+    """
+    yield from ((use, use.reached_s) for use in uses if use.sent_s + usual_s < use.reached_s)
+    yield from ((use, use.there_s) for use in uses if use.reached_s <= use.sent_s < use.there_s < use.start_s)
 
 
 def _uses(timeline: Timeline, hand_overs: Sequence[HandOver], num_stages: int) -> Iterator[_Use]:

@@ -116,9 +116,9 @@ def estimated_profile(
     """Return the estimated profile of a transformer on one GPU of a stage.
 
     benchmarks/results/published.md compares estimates with published runs. The layers are the embedding, the blocks,
-    blocks of multi-token prediction and the head, which belong to one stage. A tied head has
-    weights of its own on the last of several stages alone. The first and the last stage then sum the gradients of both
-    copies, and so they do where blocks of multi-token prediction have a copy of the embedding (Megatron-LM).
+    blocks of multi-token prediction and the head, which belong to one stage. A tied head has weights of its own on the
+    last of several stages alone. The first and the last stage then sum the gradients of both copies, and so they do if
+    blocks of multi-token prediction have a copy of the embedding (Megatron-LM).
 
     Args:
         shape: The model.
@@ -132,8 +132,7 @@ def estimated_profile(
         ProfileError: The split does not divide the model, or the data sheet lacks a number that is needed.
     """
     require_divided(shape, sharding)
-    clock = StageClock(gpu, fabric, sharding)
-    sizes = list(microbatch_sizes)
+    clock, sizes = StageClock(gpu, fabric, sharding), list(microbatch_sizes)
 
     def cost(name: str, layers: Sequence[TransformerLayer]) -> LayerCost:
         return _layer_cost(name, layers, sizes, clock, optimizer)
@@ -146,10 +145,7 @@ def estimated_profile(
         kind = kinds[shape.has_experts(index)]
         assert kind is not None, "experts have their cost"
         blocks.append(replace(kind, name=f"block {index}"))
-    heads = [head_layer(shape, size, sharding) for size in sizes]
-    if sharding.has_fused_gradients:  # the placeholders of the blocks remain from the step before
-        kept = max(block.matrix_gradient_bytes for block in (dense[0], *sparse[:1]))
-        heads = [replace(head, working_bytes=head.working_bytes + kept) for head in heads]
+    placeholder_bytes = max(block.matrix_gradient_bytes for block in (dense[0], *sparse[:1]))
     layers = (
         cost("embedding", [embedding_layer(shape, size, sharding) for size in sizes]),
         *blocks,
@@ -160,7 +156,7 @@ def estimated_profile(
             )
             for index in range(shape.predicted_tokens)
         ),
-        cost("head", heads),
+        cost("head", [_head(shape, size, sharding, placeholder_bytes) for size in sizes]),
     )
     unfitted = replace(sharding, fit_factor=1.0)
     provenance = estimated_provenance(f"{gpu.name}, estimated", optimizer, unfitted, gpu.family)
@@ -169,6 +165,13 @@ def estimated_profile(
     tied_bytes = _summed_bytes(sharding) * shared
     profile = Profile(shape.name, layers, provenance, sample_work=work, tied_bytes=tied_bytes, is_tied=shape.is_tied)
     return with_fit_factor(profile, sharding.fit_factor)
+
+
+def _head(shape: ModelShape, size: int, sharding: LayerSharding, placeholder_bytes: int) -> TransformerLayer:
+    """Return the head, in whose passes the placeholders of fused gradients of the blocks remain from the last step."""
+    head = head_layer(shape, size, sharding)
+    kept_bytes = placeholder_bytes if sharding.has_fused_gradients else 0
+    return replace(head, working_bytes=head.working_bytes + kept_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,47 +70,76 @@ def plan(
     are lists and ranges: 1,2,4 or 1:8:x2. Ctrl-C ends the search with the best plan so far. Exits with 1 if nothing
     fits.
     """
-    from pipesched.cli.output.plan_print import explained, print_explained
-    from pipesched.workflows.planning import require_planning
-
     if asked.trainer is not None:
         _require_flags_alone(out or (), explain=explain, is_json=json)
     if names_shape(profile) or layout.gpu is not None:
-        strange = [*given_options(asked, {*declared(PlanLimits), "num_devices"}), *given_options(conditions)]
-        strange += [*given_options(model, {"microbatch_sizes"}), *(["--plot"] if plot is not None else [])]
-        _require_none(strange, f"{profile}, which is estimated")
+        _require_none(_not_of_layouts(asked, conditions, model, plot), f"{profile}, which is estimated")
         check_outputs(*((path, TABLE) for path in out or ()))
         layouts = _planned_layouts(profile, machines, asked, layout, model.microbatch_sizes)
         _print_layouts(layouts, asked.trainer, out or (), explain=explain, is_json=json)
         return
     _require_none(given_options(layout), f"{profile}, which is not estimated, as llama3-70b is")
     check_outputs(*((path, (*PLAN, PAGE)) for path in out or ()), (plot, FIGURE_SUFFIXES))
+    result = _planned(profile, machines, asked, conditions, model)
+    cluster = result.request.cluster
+    doubts = [*doubts_of_table(profile), *doubts_of_own_machine(result.request.profile, machines.machine)]
+    if result.best is None:
+        _end_without_plan(result, [*doubts, *result.notes], is_json=json)
+    remarks = [*device_limit_lines(machines, cluster, range(len(cluster.devices))), *doubts]
+    for path in out or ():
+        _write(result, remarks, path)
+    _print_plans(result, asked.trainer, remarks, doubts, explain=explain, is_json=json)
+    if plot is not None:
+        save_figure(result.plot, plot)
+
+
+def _planned(
+    profile: str, machines: MachineOptions, asked: PlanSettings, conditions: PlanConditions, model: ModelOptions
+) -> PlanSearch:
+    """Search the plans of a model that is profiled, or measured now."""
+    from pipesched.workflows.planning import require_planning
+
     require_planning(asked)
     cluster = machines.load_first(asked.num_devices, "--devices", "plan")
     costs = model.load(profile, asked.batch_size, len(cluster.devices))
     machines.require_judged_profile(costs)
     machines.require_gpus(costs)
-    setup = conditions.setup(costs, cluster)
     with progress_bar(f"planning for {len(cluster.devices)} devices") as tick:
-        result = pipesched.plan(setup, **values_of(asked), progress=tick)
+        return pipesched.plan(conditions.setup(costs, cluster), **values_of(asked), progress=tick)
+
+
+def _print_plans(
+    result: PlanSearch,
+    trainer: TrainerName | None,
+    remarks: Sequence[str],
+    doubts: Sequence[str],
+    *,
+    explain: bool,
+    is_json: bool,
+) -> None:
+    """Print the best plan for a trainer; or the plans, with remarks or in JSON with doubts, and the best explained."""
+    from pipesched.cli.output.plan_print import explained, print_explained
+
     request, best = result.request, result.best
-    doubts = [*doubts_of_table(profile), *doubts_of_own_machine(costs, machines.machine)]
-    notes = [*doubts, *result.notes]
-    if best is None:
-        _end_without_plan(result, notes, is_json=json)
-    limit = device_limit_lines(machines, cluster, range(len(cluster.devices)))
-    for path in out or ():
-        _write(result, [*limit, *doubts], path)
-    if asked.trainer is not None:
-        emit(result.export(asked.trainer), None)
-    elif json:
-        print_json("plan", result.to_dict() | (explained(best, request) if explain else {}), notes)
-    else:
-        print_results(result.tables([*limit, *doubts], in_flags))
-        if explain:
-            print_explained(best, request)
-    if plot is not None:
-        save_figure(result.plot, plot)
+    assert best is not None, "a plan fits"
+    if trainer is not None:
+        emit(result.export(trainer), None)
+        return
+    if is_json:
+        data = result.to_dict() | (explained(best, request) if explain else {})
+        print_json("plan", data, [*doubts, *result.notes])
+        return
+    print_results(result.tables(remarks, in_flags))
+    if explain:
+        print_explained(best, request)
+
+
+def _not_of_layouts(
+    asked: PlanSettings, conditions: PlanConditions, model: ModelOptions, plot: Path | None
+) -> list[str]:
+    """Return the given options that a search of layouts does not take."""
+    strange = [*given_options(asked, {*declared(PlanLimits), "num_devices"}), *given_options(conditions)]
+    return [*strange, *given_options(model, {"microbatch_sizes"}), *(["--plot"] if plot is not None else [])]
 
 
 def _planned_layouts(

@@ -79,12 +79,7 @@ def sweep(
             say=in_flags,
             progress=tick,
         )
-    limit = costs.machines.limit_text()
-    limits = [] if limit is None else [f"memory limit {limit} of every device"]
-    if asked.num_runs > 1:
-        limits.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
-    if asked.step_barrier:
-        limits.append("every setting steps after the backwards of all stages")
+    limits = _conditions(asked, costs.machines.limit_text(), jitter)
     doubts = doubts_of_own_machine(setup.loaded_costs, costs.machines.machine)
     for path in outputs:
         _write(result, path, [*limits, *doubts])
@@ -95,6 +90,16 @@ def sweep(
         advice = "--recompute both" if can_recompute else "more ranks (-p)"
         complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try {advice}")
         raise typer.Exit(NEGATIVE)
+
+
+def _conditions(asked: SweepSettings, limit: str | None, jitter: float) -> list[str]:
+    """Return lines on the memory limit, on jitter and on the step, for all settings."""
+    lines = [] if limit is None else [f"memory limit {limit} of every device"]
+    if asked.num_runs > 1:
+        lines.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
+    if asked.step_barrier:
+        lines.append("every setting steps after the backwards of all stages")
+    return lines
 
 
 def _write(result: SweepResult, path: Path, notes: Sequence[str]) -> None:

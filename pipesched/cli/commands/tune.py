@@ -68,13 +68,11 @@ def tune(
     meter = LoadMeter()
     cluster = machines.load_first(asked.num_devices, "--ranks", "tune")
     setup = tuned.setup(machines, cluster, asked, runs)
-    profile, num_devices = setup.profile, len(cluster.devices)
+    profile, num_devices, doubts = setup.profile, len(cluster.devices), list[str]()
     if is_run:
         require_same_layers(profile)
-    doubts = [
-        *(doubts_of_machine(num_devices, runs, meter) if is_run else []),
-        *doubts_of_own_machine(profile, machines.machine),
-    ]
+        doubts += doubts_of_machine(num_devices, runs, meter)
+    doubts += doubts_of_own_machine(profile, machines.machine)
     result = _searched(setup, asked, runs, verify, is_exact=json or any([plot, out, asked.budget_s]))
     commands = CommandLines(result.problem, tuned, runs)
     if plot is not None:
