@@ -11,7 +11,7 @@ from pathlib import Path
 from published_results import ORDERINGS, Ordering
 from report import parts_of
 
-from paper_rows.figure import Figure, Outcome, Verdict
+from paper_rows.figure import Outcome, Verdict
 
 _PAGE = Path(__file__).parents[2] / "results" / "convergence.md"
 _COMMAND = "python benchmarks/convergence.py --data digits-4"
@@ -143,12 +143,3 @@ def fig_7() -> Outcome:
         "the shape if some are ahead and none behind.",
         command=_COMMAND,
     )
-
-
-FIGURES = {
-    "Fig. 3": Figure("Fig. 3", "SGDM: PipeOptim learns as GPipe, stashing worse.", fig_3),
-    "Fig. 4": Figure("Fig. 4", "AdamW: PipeOptim is ahead of all.", fig_4),
-    "Fig. 5": Figure("Fig. 5", "Adam: PipeOptim is as good as GPipe or better.", fig_5),
-    "Table IV": Figure("Table IV", "Maximum accuracy by approach and optimizer.", table_iv),
-    "Fig. 7": Figure("Fig. 7", "PipeOptim is ahead of vanilla 1F1B.", fig_7),
-}

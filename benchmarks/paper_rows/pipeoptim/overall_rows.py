@@ -15,7 +15,7 @@ import torch
 from report import spread
 
 import pipesched
-from paper_rows.figure import Figure, Outcome, verdict_of
+from paper_rows.figure import Outcome, verdict_of
 from paper_rows.pipeoptim.throughput_rows import APPROACHES
 from paper_rows.two_at_once import two_at_once
 from pipesched.schedules import Schedule
@@ -195,10 +195,3 @@ def fig_9() -> Outcome:
 
 def fig_10() -> Outcome:
     return curve("Inception-V3")
-
-
-FIGURES = {
-    "Fig. 9": Figure("Fig. 9", "ResNet-101: PipeOptim is the first at the target accuracy.", fig_9),
-    "Fig. 10": Figure("Fig. 10", "Inception-V3: likewise.", fig_10),
-    "Table VI": Figure("Table VI", "Epoch time and time to the target accuracy.", table_vi),
-}

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import pairwise
 
 import pipesched
-from paper_rows.figure import Figure, Outcome, Verdict
+from paper_rows.figure import Outcome, Verdict
 from paper_rows.pipeoptim.throughput_rows import node_of, pace_s, with_optimizer
 from pipesched.profiles.clusters import Gpu, of_nodes
 from pipesched.profiles.io import load_gpu
@@ -85,6 +85,3 @@ def fig_8() -> Outcome:
 
 def _cells(by_size: Sequence[Sequence[float]]) -> list[str]:
     return [", ".join(f"{rate:.1f}" for rate in rates) for rates in zip(*by_size, strict=True)]
-
-
-FIGURES = {"Fig. 8": Figure("Fig. 8", "PipeOptim scales to three nodes, near 2BW.", fig_8)}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import pipesched
-from paper_rows.figure import Figure, Outcome, Verdict, drawing, verdict_of
+from paper_rows.figure import Outcome, Verdict, verdict_of
 from paper_rows.plain_loop import largest_error
 from pipesched.executor.core import Predictor
 from pipesched.schedules import PredictionRule
@@ -143,13 +143,3 @@ def algorithm_1() -> Outcome:
         Verdict.AGREES if max(errors) < _EXACT else Verdict.DIFFERS,
         "Three stages, 12 steps of SGDM in float64, beside a plain loop; it agrees below 1e-12.",
     )
-
-
-FIGURES = {
-    "Fig. 1": Figure("Fig. 1", "1F1B has almost no bubble, and stale weights.", fig_1),
-    "Fig. 2": Figure("Fig. 2", "PipeOptim's forwards read predicted weights of their backward's version.", fig_2),
-    "Table I": Figure("Table I", "The direction of a prediction is the optimizer's own.", table_i),
-    "Table II": Figure("Table II", "PipeOptim keeps at most two copies of the weights.", table_ii),
-    "Algorithm 1": Figure("Algorithm 1", "The workflow of a GPU.", algorithm_1),
-    "Table III": drawing("Table III", "Optimizers, models and data sets.", "Settings; here digits and text."),
-}

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pipesched
-from paper_rows.figure import Figure, Outcome, verdict_of
+from paper_rows.figure import Outcome, verdict_of
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import Profile, StageCost, StageCosts
 from pipesched.profiles.io import load_profile
@@ -230,9 +230,3 @@ def _table(cell: Callable[[Subject, str], str]) -> list[str]:
     ]
     head = [f"| | {' | '.join(names)} |", "|---" + "|---:" * len(names) + "|"]
     return [*head, *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-FIGURES = {
-    "Fig. 6": Figure("Fig. 6", "PipeOptim has the throughput of PipeDream, and more than GPipe.", fig_6),
-    "Table V": Figure("Table V", "Largest batch that fits: PipeOptim's is at least PipeDream's.", table_5),
-}

@@ -17,7 +17,7 @@ import torch
 from report import spread
 
 import pipesched
-from paper_rows.figure import Figure, Outcome, Verdict
+from paper_rows.figure import Outcome, Verdict
 from paper_rows.stale_weights.layer_sizes import layer_sizes
 from paper_rows.two_at_once import two_at_once
 from pipesched.profiles import OptimizerName
@@ -344,13 +344,3 @@ def fig_5() -> Outcome:
 
 _HALF_GUESSED = math.log(10) / 2
 """Half of the loss of guessing one of ten digits."""
-
-
-FIGURES = {
-    "Fig. 5": Figure("Fig. 5", "With stale weights training converges as without.", fig_5),
-    "Table 2": Figure("Table 2", "Few stages cost little accuracy, many stages much.", table_2),
-    "Table 3": Figure("Table 3", "ResNet-20: more stages cost more accuracy.", table_3),
-    "Fig. 6": Figure("Fig. 6", "The share of stale weights decides, not the degree of staleness.", fig_6),
-    "Fig. 7": Figure("Fig. 7", "Hybrid training converges as training without pipelining.", fig_7),
-    "Table 4": Figure("Table 4", "Hybrid training has the accuracy of training without pipelining.", table_4),
-}

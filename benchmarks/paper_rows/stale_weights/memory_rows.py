@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 
-from paper_rows.figure import Figure, Outcome, Verdict, verdict_of
+from paper_rows.figure import Outcome, Verdict, verdict_of
 from paper_rows.stale_weights.layer_sizes import Network, layer_sizes
 from pipesched.schedules.builders import build
 from pipesched.schedules.weights import staleness
@@ -140,11 +140,3 @@ def fig_9() -> Outcome:
     imagenet = Network("VGG-16", layer_sizes("vgg16:image=224,classes=1000,batch_norm=false"), 7)
     gap = _stashed(imagenet, 32) - _stale(imagenet, 32)
     return Outcome("28 points at batch 32", f"{gap:.1f} points", verdict_of([gap], [28], _WITHIN))
-
-
-FIGURES = {
-    "Table 7": Figure("Table 7", "Further activations cost at most 58 % for ResNet-56 to 362.", table_7),
-    "Table 9": Figure("Table 9", "Weight stashing costs more memory than stale weights, batch 128.", table_9),
-    "Fig. 8": Figure("Fig. 8", "Weight stashing weighs on small batches and large weights.", fig_8),
-    "Fig. 9": Figure("Fig. 9", "VGG-16 on ImageNet: PipeDream needs 28 points more.", fig_9),
-}

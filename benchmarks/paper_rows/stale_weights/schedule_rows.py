@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pipesched
-from paper_rows.figure import Figure, Outcome, Verdict, drawing, verdict_of
+from paper_rows.figure import Outcome, Verdict, verdict_of
 from paper_rows.plain_loop import largest_error
 from paper_rows.stale_weights.layer_sizes import layer_sizes
 from pipesched.schedules.builders import build
@@ -143,18 +143,3 @@ def algorithm_1() -> Outcome:
         "K = 2, 12 steps of SGD in float64, beside a plain loop. It agrees below 1e-12. As no weights are stashed, a "
         "backward multiplies with the weights of its own time.",
     )
-
-
-FIGURES = {
-    "Fig. 1": drawing("Fig. 1", "Eight layers on four accelerators.", "`pipesched partition` cuts layers into stages."),
-    "Fig. 2": Figure("Fig. 2", "Without pipelining, one accelerator is at work at a time.", fig_2),
-    "Fig. 3": drawing(
-        "Fig. 3",
-        "A pair of registers makes two forward and two backward stages.",
-        "A pair of registers is a boundary between two stages, with a message for each direction.",
-    ),
-    "Fig. 4": Figure("Fig. 4", "2K + 1 accelerators are all at work; weights are 2K cycles old.", fig_4),
-    "Table 1": Figure("Table 1", "The places of the registers.", table_1),
-    "Algorithm 1": Figure("Algorithm 1", "Gradients of stale weights update the newest weights.", algorithm_1),
-    "Table 8": drawing("Table 8", "Learning rates of the ResNets.", "Settings; the text that we have lacks the table."),
-}
