@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from fault_rows import (
     checkpoint_cost,
@@ -26,7 +25,7 @@ from fault_rows import (
     training_kills,
 )
 from fault_rows.row import Row, Section
-from report import arguments_of, provenance, show
+from report import add_rows, arguments_of, provenance, section_of, show
 
 NICENESS = 19
 ROWS = {
@@ -46,18 +45,10 @@ ROWS = {
 
 
 def section(name: str, row: Row, share: float) -> Section:
-    """Yield a part of the page; return whether all guarantees held."""
-    begun_s = time.monotonic()
+    """Return the lines of a part of the page; they return whether all guarantees held."""
     count = max(1, round(row.count * share))
-    yield f"# {row.title}"
-    yield ""
-    yield from provenance(f"faults.py --rows {name} --share {share:g}", os.getloadavg()[0], f"{count} faults")
-    yield f"Goal: {row.goal}."
-    yield ""
-    is_kept = yield from row.lines(count)
-    yield ""
-    yield f"Took {time.monotonic() - begun_s:.0f} s."
-    return is_kept
+    head = provenance(f"faults.py --rows {name} --share {share:g}", os.getloadavg()[0], f"{count} faults")
+    return section_of(row.title, head, row.goal, row.lines(count))
 
 
 class Told:
@@ -73,16 +64,13 @@ class Told:
 
 def main() -> int:
     parser = arguments_of(__doc__)
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}")
+    add_rows(parser, ROWS)
     parser.add_argument("--share", type=float, default=1.0, help="of the faults of every row")
     arguments = parser.parse_args()
-    names = arguments.rows.split(",")
-    if unknown := set(names) - set(ROWS):
-        parser.error(f"--rows: got {', '.join(unknown)}, expected some of {', '.join(ROWS)}")
-    waiting = [name for name in names if ROWS[name].is_beside]
+    waiting = [name for name in arguments.rows if ROWS[name].is_beside]
     begun = {name: _begin(name, arguments.share) for name in waiting}
     broken = []
-    for name in names:
+    for name in arguments.rows:
         if name not in begun:
             told = Told(section(name, ROWS[name], arguments.share))
             show(told, arguments.out)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
 
 from fidelity_rows import clocks, emulated, fitted, pytorch, regret, rest, spread
 from fidelity_rows.bench import Row
-from report import arguments_of, provenance, show
+from report import add_rows, arguments_of, or_error, provenance, section_of, show
 
 import pipesched
 
@@ -33,19 +32,10 @@ ROWS = {
 
 
 def section(name: str, row: Row, rounds: int) -> Iterator[str]:
-    """Yield a part of the page; a row that fails has its error in its place."""
-    begun_s = time.monotonic()
-    yield f"# {row.title}"
-    yield ""
-    yield from provenance(f"fidelity.py --rows {name} --rounds {rounds}", os.getloadavg()[0], "gloo, 1 thread per rank")
-    yield f"Goal: {row.goal}."
-    yield ""
-    try:
-        yield from row.lines(rounds)
-    except Exception as error:  # noqa: BLE001 -- whatever ends one row must not end the others
-        yield f"\n**Failed.** {type(error).__name__}: {error}"
-    yield ""
-    yield f"Took {time.monotonic() - begun_s:.0f} s."
+    """Return the lines of a part of the page; a row that fails has its error in its place."""
+    command = f"fidelity.py --rows {name} --rounds {rounds}"
+    head = provenance(command, os.getloadavg()[0], "gloo, 1 thread per rank")
+    return section_of(row.title, head, row.goal, or_error(row.lines(rounds)))
 
 
 def estimate(rounds: Mapping[str, int]) -> str:
@@ -62,16 +52,13 @@ def estimate(rounds: Mapping[str, int]) -> str:
 
 def main() -> int:
     parser = arguments_of(__doc__)
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}")
+    add_rows(parser, ROWS)
     parser.add_argument("--rounds", type=int, help="of every row, in place of its own number")
     arguments = parser.parse_args()
-    names = arguments.rows.split(",")
-    if unknown := set(names) - set(ROWS):
-        parser.error(f"--rows: got {', '.join(unknown)}, expected some of {', '.join(ROWS)}")
-    rounds = {name: arguments.rounds or ROWS[name].rounds for name in names}
+    rounds = {name: arguments.rounds or ROWS[name].rounds for name in arguments.rows}
     print(estimate(rounds), file=sys.stderr, flush=True)
     with pipesched.session():
-        for name in names:
+        for name in arguments.rows:
             show(section(name, ROWS[name], rounds[name]), arguments.out)
     return 0
 

@@ -13,15 +13,15 @@ import argparse
 import faulthandler
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from gpu_rows import equality, faults, launching, memory, predictions, rivals, shapes, utilisation
-from gpu_rows.card import Card, error_line, file_of, free_memory, provenance
+from gpu_rows.card import Card, file_of, free_memory, provenance
 from gpu_rows.row import Row
-from report import show
+from report import add_rows, or_error, section_of, show
 
 from pipesched.executor.runs.local_runner import prepare_cuda
 from pipesched.workflows import session
@@ -44,34 +44,24 @@ GRACE_S = 45.0
 
 
 def section(name: str, row: Row, card: Card, command: str) -> Iterator[str]:
-    """Yield a part of the page; a row that fails, or has no time left, has one line with the reason."""
-    begun_s = time.monotonic()
-    yield f"# {row.title}"
-    yield ""
-    yield from provenance(card, f"gpu.py --rows {name}{command}")
-    yield f"Goal: {row.goal}."
-    yield ""
+    """Return the lines of a part of the page; a row that fails, or has no time left, has one line with the reason."""
+    return section_of(row.title, provenance(card, f"gpu.py --rows {name}{command}"), row.goal, _lines(row, card))
+
+
+def _lines(row: Row, card: Card) -> Generator[str]:
     if card.left_s < LEAST_S:
         yield f"Skipped: {max(0.0, card.left_s):.0f} s were left."
         return
-    try:
-        yield from row.lines(replace(card, ends_s=min(card.ends_s, begun_s + row.seconds)))
-    except Exception as error:  # noqa: BLE001 -- whatever ends one row must not end the others
-        yield f"\n**Failed.** {error_line(error)}"
+    yield from or_error(row.lines(replace(card, ends_s=min(card.ends_s, time.monotonic() + row.seconds))))
     free_memory()
-    yield ""
-    yield f"Took {time.monotonic() - begun_s:.0f} s."
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=7.0, help="time for all rows (default: 7)")
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}")
+    add_rows(parser, ROWS)
     parser.add_argument("--dry-run", action="store_true", help="run tiny models on a CPU, into build/")
     arguments = parser.parse_args()
-    names = arguments.rows.split(",")
-    if unknown := set(names) - set(ROWS):
-        parser.error(f"--rows: got {', '.join(sorted(unknown))}, expected some of {', '.join(ROWS)}")
     if not 0 < arguments.minutes <= 60:
         parser.error(f"--minutes: got {arguments.minutes:g}, expected a number above 0, and at most 60")
     prepare_cuda()
@@ -84,7 +74,7 @@ def main() -> int:
     faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True)
     command = f" --minutes {arguments.minutes:g}" + (" --dry-run" if arguments.dry_run else "")
     with session():
-        for name in names:
+        for name in arguments.rows:
             show(section(name, ROWS[name], card, command), page)
     faulthandler.cancel_dump_traceback_later()
     print(f"written: {page.relative_to(ROOT)}", file=sys.stderr)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from pipesched.profiles.measuring import device_name
 from pipesched.profiles.processes import num_cores
+
+Kept = TypeVar("Kept")
+"""What the lines of a row return after the last one."""
+_LONGEST_ERROR = 200
+"""Number of characters of an error in a row."""
 
 
 def arguments_of(doc: str | None) -> argparse.ArgumentParser:
@@ -20,6 +27,56 @@ def arguments_of(doc: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="also write the report here")
     return parser
+
+
+def add_rows(parser: argparse.ArgumentParser, rows: Mapping[str, object]) -> None:
+    """Add the option --rows: names of rows, separated by commas; all by default."""
+
+    def named(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := sorted({*names} - {*rows}):
+            raise argparse.ArgumentTypeError(f"got {', '.join(unknown)}, expected some of {', '.join(rows)}")
+        return names
+
+    parser.add_argument("--rows", type=named, default=[*rows], help=f"some of {', '.join(rows)}")
+
+
+def section_of(
+    title: str, head: Iterable[str], goal: str, lines: Generator[str, None, Kept]
+) -> Generator[str, None, Kept]:
+    """Yield the part of a page that a row makes, with the time that it took; return what its lines return.
+
+    Args:
+        title: Title of the row.
+        head: The provenance of the numbers.
+        goal: A goal for all lines; there may be none.
+        lines: The lines of the row.
+    """
+    begun_s = time.monotonic()
+    yield f"# {title}"
+    yield ""
+    yield from head
+    if goal:
+        yield f"Goal: {goal}."
+    yield ""
+    kept = yield from lines
+    yield ""
+    yield f"Took {time.monotonic() - begun_s:.0f} s."
+    return kept
+
+
+def error_line(error: BaseException) -> str:
+    """Return an error as a short line."""
+    text = " ".join(str(error).split()).replace("|", "/")
+    return f"{type(error).__name__}: {text[:_LONGEST_ERROR]}"
+
+
+def or_error(lines: Iterable[str]) -> Generator[str]:
+    """Yield lines, or after an error a line with it: whatever ends one row does not end the others."""
+    try:
+        yield from lines
+    except Exception as error:  # noqa: BLE001 -- any of them
+        yield f"\n**Failed.** {error_line(error)}"
 
 
 def show_seeds(

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
-from report import arguments_of, provenance, show
+from report import add_rows, arguments_of, provenance, section_of, show
 from speed_rows import builders, commands, engines, sweeps
 from speed_rows.row import Row
 
@@ -31,31 +30,26 @@ ROWS = {
 
 
 def section(name: str, row: Row) -> Iterator[str]:
-    """Yield a part of the page."""
-    begun_s = time.monotonic()
-    yield f"# {row.title}"
-    yield ""
+    """Return the lines of a part of the page."""
     yardstick = f"yardstick {yardstick_s(1) * 1e3:.2f} ms"
-    yield from provenance(f"speed.py --rows {name}", os.getloadavg()[0], f"{yardstick}; {row.how}")
-    yield ""
+    head = provenance(f"speed.py --rows {name}", os.getloadavg()[0], f"{yardstick}; {row.how}")
+    return section_of(row.title, head, "", _lines(row))
+
+
+def _lines(row: Row) -> Generator[str]:
     yield "| measure | goal | figure | reached |"
     yield "|---|---|---|---|"
     for figure in row.figures():
         yield figure.line()
-    yield ""
-    yield f"Took {time.monotonic() - begun_s:.0f} s."
 
 
 def main() -> int:
     parser = arguments_of(__doc__)
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}")
+    add_rows(parser, ROWS)
     arguments = parser.parse_args()
-    names = arguments.rows.split(",")
-    if unknown := set(names) - set(ROWS):
-        parser.error(f"--rows: got {', '.join(unknown)}, expected some of {', '.join(ROWS)}")
-    if arguments.out and set(names) == set(ROWS):
+    if arguments.out and {*arguments.rows} == {*ROWS}:
         arguments.out.unlink(missing_ok=True)  # no part of another day is left
-    for name in names:
+    for name in arguments.rows:
         show(section(name, ROWS[name]), arguments.out)
     return 0
 

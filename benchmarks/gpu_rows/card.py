@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from report import error_line
 
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.measuring import device_name
 
 T = TypeVar("T")
-_LONGEST_ERROR = 200
-"""Number of characters of an error in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,6 @@ class Card:
             except Exception as error:  # noqa: BLE001 -- whatever ends one case must not end the others
                 yield f"| {case} | failed: {error_line(error)} |"
             free_memory()
-
-
-def error_line(error: BaseException) -> str:
-    """Return an error as a short line."""
-    text = " ".join(str(error).split()).replace("|", "/")
-    return f"{type(error).__name__}: {text[:_LONGEST_ERROR]}"
 
 
 def free_memory() -> None:
