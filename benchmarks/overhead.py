@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from report import arguments_of, provenance, show
+from rank_pair import show_as_pair
+from report import arguments_of, provenance
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
@@ -42,7 +38,6 @@ from pipesched.executor.core import (
 )
 from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
 from pipesched.profiles.costs import uniform
-from pipesched.profiles.processes import pin
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -251,44 +246,9 @@ def main() -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--steps", type=int, default=30)
     arguments = parser.parse_args()
-    if "RANK" not in os.environ:
-        _start(2)
-        return
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     how = "2 gloo processes of 1 thread on a core each"
     origin = [*provenance(f"overhead.py --steps {arguments.steps}", os.getloadavg()[0], how)]  # counts all cores
-    pin(rank, size, threads=1)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=size)
-    lines = report(arguments.steps, origin)
-    if rank == 0:
-        show(lines, arguments.out)
-    else:
-        deque(lines, maxlen=0)  # measure with rank 0
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # as pipesched.executor.__main__ does, and for its reason
-
-
-def _start(num_ranks: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        meet = f"file://{Path(folder) / 'store'}"
-        processes = [
-            subprocess.Popen(
-                [sys.executable, *sys.argv],
-                env=dict(
-                    os.environ,
-                    RANK=str(rank),
-                    WORLD_SIZE=str(num_ranks),
-                    MEET=meet,
-                    OMP_NUM_THREADS="1",
-                    GLOO_SOCKET_IFNAME="lo",
-                ),
-            )
-            for rank in range(num_ranks)
-        ]
-        for process in processes:
-            process.wait()
+    show_as_pair(report(arguments.steps, origin), arguments.out)
 
 
 if __name__ == "__main__":

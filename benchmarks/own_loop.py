@@ -10,27 +10,22 @@ both processes.
 from __future__ import annotations
 
 import copy
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from report import arguments_of, provenance, show
+from rank_pair import show_as_pair
+from report import arguments_of, provenance
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, SplitPoint, pipeline
 from torch.nn import functional
 
 import pipesched
 from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
-from pipesched.profiles.processes import pin
 
 NUM_MICROBATCHES = 8
 SIZES = {"small": (64, 2, 16), "medium": (128, 2, 64), "large": (256, 2, 128)}
@@ -169,8 +164,13 @@ def measure(steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def report(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of the table."""
+def report(steps: int, origin: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the page; `origin` is the provenance."""
+    rows = measure(steps)
+    yield "# A step in your own loop"
+    yield ""
+    yield from origin
+    yield ""
     yield f"Two gloo processes of one thread on a core each, {NUM_MICROBATCHES} micro-batches, 1F1B. A step has"
     yield "forward, backward and the optimizer's update. Ratio: step of `Pipeline` / step of"
     yield "`torch.distributed.pipelining`, turn by turn, median and quartiles."
@@ -193,44 +193,12 @@ def _ratio(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Start two processes, or be one of them."""
     parser = arguments_of(__doc__)
     parser.add_argument("--steps", type=int, default=30)
     arguments = parser.parse_args()
-    if "RANK" not in os.environ:
-        with tempfile.TemporaryDirectory() as folder:
-            load = os.getloadavg()[0]
-            rows = _rows_of_processes(Path(folder))
-        command = f"own_loop.py --steps {arguments.steps}"
-        lines = ["# A step in your own loop", "", *provenance(command, load, "in turns"), "", *report(rows)]
-        show(lines, arguments.out)
-        return
-    rank = int(os.environ["RANK"])
-    pin(rank, 2, threads=1)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=2)
-    rows = measure(arguments.steps)
-    if rank == 0:
-        Path(os.environ["ROWS"]).write_text(json.dumps(rows), encoding="utf-8")
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # PyTorch's groups may abort a process that ends by itself
-
-
-def _rows_of_processes(folder: Path) -> list[dict[str, Any]]:
-    given = {"MEET": f"file://{folder / 'store'}", "ROWS": str(folder / "rows"), "GLOO_SOCKET_IFNAME": "lo"}
-    given |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *sys.argv],
-            env={**os.environ, **given, "RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        process.wait()
-    rows: list[dict[str, Any]] = json.loads((folder / "rows").read_text(encoding="utf-8"))
-    return rows
+    command = f"own_loop.py --steps {arguments.steps}"
+    origin = [*provenance(command, os.getloadavg()[0], "in turns")]  # counts all cores
+    show_as_pair(report(arguments.steps, origin), arguments.out)
 
 
 if __name__ == "__main__":
