@@ -58,7 +58,7 @@ def test_a_row_that_fails_has_its_error_in_its_place(gpu, card):
 def test_a_row_without_time_is_skipped_with_a_line(gpu, card):
     row = gpu.Row("Title", "goal", 10.0, lambda card: pytest.fail("it begins"))
     late = gpu.Card("cpu", time.monotonic() + 1)
-    assert list(gpu.section("name", row, late, ""))[-1] in ("Skipped: 1 s were left.", "Skipped: 0 s were left.")
+    assert {"Skipped: 1 s were left.", "Skipped: 0 s were left."} & {*gpu.section("name", row, late, "")}
 
 
 def test_a_case_that_fails_or_finds_no_time_has_its_reason_in_its_row(gpu, card):
