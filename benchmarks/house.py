@@ -1,4 +1,4 @@
-"""The size of the house: lines, files, long functions, public names, and words that make a sentence be read twice.
+"""The size of the house: lines, files, long functions, public names, settings, and words to read twice.
 
 python benchmarks/house.py [--out benchmarks/results/house.md]
 """
@@ -9,6 +9,7 @@ import ast
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ("simulator", "executor", "schedules", "profiles", "pipesched")
 LOOPS = {"simulator/fast/event_loop.py", "simulator/fast/run_ahead.py"}
 """Files of the event loops, whose functions may be long."""
+DESCRIBED = re.compile(r"\b(Description|typer\.Option)\(")
+"""The annotation of a setting that has a sentence for people."""
 WORDS = re.compile(
     r"\b(what|those|that of|who|so many|as many as|is none|are none|let go|lets go|goes on|told)\b", re.IGNORECASE
 )
@@ -57,6 +60,24 @@ def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return len([name for name in names if name not in ("self", "cls")])
 
 
+def described_settings(paths: Sequence[Path]) -> Counter[str]:
+    """Return the number of sentences on each setting: fields and parameters with a `Description` or `typer.Option`."""
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text())))
+    named: Counter[str] = Counter()
+    for node in nodes:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) | ast.arg(arg=name, annotation=kind):
+                named[name] += kind is not None and bool(DESCRIBED.search(ast.unparse(kind)))
+    return +named
+
+
+def num_forwards(paths: Sequence[Path]) -> int:
+    """Return the number of arguments that pass a name on as it is: ``x=x``."""
+    calls = (node for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    passed = ((keyword.arg, keyword.value) for call in calls for keyword in call.keywords)
+    return sum(isinstance(value, ast.Name) and value.id == name for name, value in passed)
+
+
 def docstring_lines(paths: Sequence[Path]) -> list[str]:
     """Return the lines of all docstrings."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -85,6 +106,7 @@ def report() -> Iterator[str]:
         for path, node in functions(source)
         if str(path.relative_to(ROOT)) not in LOOPS
     ]
+    said = described_settings(source)
     prose = [line for lines in prose_of_folders().values() for line in lines]
     yield "# The size of the house"
     yield ""
@@ -99,6 +121,12 @@ def report() -> Iterator[str]:
         yield f"| {what} | {number} (`{name}` in {path.relative_to(ROOT)}) |"
     yield f"| functions above 10 parameters, above 60 lines | {_above(every, 10)}, {_above(usual, 60)} |"
     yield f"| public names of `pipesched`, `pipesched.schedules` | {len(dir(pipesched))}, {len(dir(schedules))} |"
+    readers = sum("assert_never(op)" in path.read_text() for path in source)
+    yield f"| files with a case for every op word (`assert_never(op)`) | {readers} |"
+    of_size = said["microbatch_size"]
+    yield f"| settings, sentences on them, sentences on `microbatch_size` | {len(said)}, {said.total()}, {of_size} |"
+    forwards = (num_forwards(files(f"pipesched/{room}/*.py")) for room in ("workflows", "cli"))
+    yield f"| arguments `x=x` in `workflows`, `cli` | {', '.join(map(str, forwards))} |"
     yield f"| words to read twice, per 100 lines of docstrings and docs | {100 * num_words(prose) / len(prose):.1f} |"
 
 

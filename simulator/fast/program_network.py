@@ -93,8 +93,7 @@ class _Network:
         groups: list[Iterable[int]] = [*hops, *(_devices(plan.hops) for plan in plans.values())]
         slowed = [[self._sharers[device] for device in group if device in self._sharers] for group in groups]
         loads, numbers_of = program.loads
-        sizes = [float(costs.message_bytes(message)) for message in program.messages]
-        load_bytes = [sizes[size] for _, size in numbers_of]
+        sizes = [costs.message_bytes(message) for message in program.messages]
         bandwidths = [wire.link.bandwidth_bytes_per_s / self._num_equal for wire in wires]
         wire_numbers = [wire_of[hop] for hop in hops]
         ways = [len(hops) + way_of[group] for group in program.reductions]
@@ -103,10 +102,10 @@ class _Network:
             [*program.channel_of, *ways] if ways else program.channel_of,
             program.following,
             loads,
-            load_bytes,
+            [float(sizes[size]) for _, size in numbers_of],
             [
-                num_bytes / bandwidths[wire_numbers[channel]]
-                for num_bytes, (channel, _) in zip(load_bytes, numbers_of, strict=True)
+                wires[wire_numbers[channel]].link.occupied_s(sizes[size]) * self._num_equal
+                for channel, size in numbers_of
             ],
             wire_numbers,
             modes,

@@ -196,11 +196,11 @@ def test_a_transformer_is_planned_from_estimates(pipesched):
 
 def test_layouts_are_explained_and_written(pipesched, folder):
     line = f"plan {TRANSFORMER} -b 32 --nodes 1 --machine dgx-h100 --workers 1 --depth 1,2 --top 3"
-    answer = pipesched(f"{line} --explain --out layouts.csv --out layouts.json")
+    answer = pipesched(f"{line} --explain --out layouts.CSV --out layouts.json")
     assert answer.code == 0
     assert "each choice alone" in answer.out
     data = json.loads((folder / "layouts.json").read_text())
-    rows = list(csv.DictReader((folder / "layouts.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((folder / "layouts.CSV").read_text().splitlines()))
     assert [float(row["seconds"]) for row in rows] == [layout["seconds"] for layout in data["layouts"]]
     assert rows[0]["partition"] == ",".join(map(str, data["layouts"][0]["partition"]))
     assert pipesched(f"{line} --out layouts.png").code == 2

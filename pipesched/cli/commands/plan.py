@@ -165,7 +165,7 @@ def _print_layouts(
         emit(
             json_answer("plan", result.to_dict(), result.notes)
             if is_answer
-            else TABLE_FORMATS[path.suffix](result.to_rows()),
+            else TABLE_FORMATS[suffix_of(path)](result.to_rows()),
             path,
         )
     if is_json:

@@ -2,9 +2,11 @@
 
 import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from pipesched.schedules import builders
 from pipesched.schedules.builders import build
 from tests.schedules.drawings import cells, drawn
 
@@ -48,6 +50,15 @@ DRAWN_WITHOUT_AN_END = [
     ("stale_weights", 1, build("hybrid", 3, 4, pipelined=2), with_version),
     ("weight_prediction", 0, build("pipeoptim", 3, 8), with_version),
 ]
+
+
+TESTED_APART = {"data_parallel", "dualpipe"}
+
+
+def test_every_module_of_a_builder_is_drawn():
+    modules = {path.stem for path in Path(builders.__file__).parent.glob("[!_]*.py")}
+    builder_modules = {module for module in modules if not module.startswith("catalogue")}
+    assert {module for module, *_ in (*DRAWN, *DRAWN_WITHOUT_AN_END)} | TESTED_APART == builder_modules
 
 
 def test_data_parallel_is_as_drawn():

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import build
+from pipesched.schedules.builders import CATALOGUE, build
 from tests.schedules.builder_rules import assert_one_line
 
 LEAST_1 = "expected an integer of at least 1"
@@ -57,6 +57,15 @@ def test_what_it_cannot_do_is_refused_with_what_it_can(name, p, m, settings, sai
     with pytest.raises(ScheduleError) as error:
         build(name, p, m, **settings)
     assert_one_line(str(error.value), *said)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [(entry.name, parameter) for entry in CATALOGUE.values() for parameter in entry.parameters]
+)
+def test_a_parameter_below_its_range_is_refused_by_its_name(name, parameter):
+    with pytest.raises(ScheduleError) as error:
+        build(name, 4, 8, **{parameter.name: (-1,) if parameter.takes == "integers" else -1})
+    assert_one_line(str(error.value), parameter.name)
 
 
 @pytest.mark.parametrize("name", ["interleaved", "interleaved_zb"])
