@@ -182,7 +182,8 @@ class RunSpec(RunSettings, FaultSettings):
         if isinstance(self.job, Train):
             yield from _count_faults(self.job, num_steps=(1, _MOST), batch_size=(1, _MOST))
             own = [*faults(self.job)]
-            yield from own or learning_faults(self.job, self.optimizer, self.job.num_steps)
+            may_continue = self.job.checkpoints is not None
+            yield from own or learning_faults(self.job, self.optimizer, self.job.num_steps, may_continue=may_continue)
             if self.job.checkpoints is not None:
                 yield from _count_faults(self.job.checkpoints, every=(1, _MOST), keep=(1, _MOST))
                 if self.job.advance is not None:

@@ -192,6 +192,15 @@ def test_an_argument_that_makes_no_sense_is_named(arguments, words, tmp_path, mo
     assert str(refused.value).startswith(words)
 
 
+def test_milestones_may_be_after_the_end_of_a_run_that_may_continue(tmp_path):
+    """The first steps of a longer run, as its resumed rest has them."""
+    how = HOW | {"lr_schedule": "step", "lr_milestones": (2, 5)}
+    whole = pipesched.train(MODEL, spec("gpipe"), **how)
+    begun = pipesched.train(MODEL, spec("gpipe"), **(how | {"num_steps": 4}), checkpoint=tmp_path)
+    assert begun.losses == whole.losses[:4]
+    assert pipesched.train(MODEL, spec("gpipe"), **how, resume=tmp_path).losses == whole.losses
+
+
 def test_settings_of_streams_are_those_of_a_training_in_one_process(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     on_streams = TrainSettings(device="cuda", transport="streams", has_green_contexts=True, timeout_s=5.0)
