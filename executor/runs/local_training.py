@@ -53,6 +53,7 @@ class HeldOutLooks:
         scores: The scores, by the number of steps.
         reached: The first evaluation with the target, or None.
         stages: Copies of the stages with the target.
+        is_judging: Whether an evaluation runs now.
         spent_s: Time of all evaluations [s].
     """
 
@@ -69,6 +70,7 @@ class HeldOutLooks:
         self._every, self._target, self._num_stages, self._judge = every, target_accuracy, num_stages, judge
         self._copies: dict[int, dict[int, nn.Module]] = {}
         self._began_s = 0.0
+        self.is_judging = False
         self.spent_s = 0.0
 
     def begin(self) -> None:
@@ -91,7 +93,9 @@ class HeldOutLooks:
         stages = [copies[index] for index in range(self._num_stages)]
         synchronize({parameter.device for module in stages for parameter in module.parameters()})
         looked_s = time.perf_counter()
+        self.is_judging = True
         scores = self._judge(stages)
+        self.is_judging = False
         if scores is None:
             return
         self.scores[num_steps] = scores
@@ -206,7 +210,7 @@ class _LocalDriver(TrainingDriver):
 
         transport = partial(LocalTransport, compression=spec.compression)
         streams = make_streams(devices, are_green=spec.has_green_contexts)
-        self.watch = StreamWatch(streams, spec.timeout_s, lambda: looks.spent_s)
+        self.watch = StreamWatch(streams, spec.timeout_s, lambda: looks.spent_s, lambda: looks.is_judging)
         ranks = local_ranks(lists, build, spec.averaging, transport, streams=streams)
         probe = check_finite if spec.is_finite_checked else None
         self._ranks = [replace(rank, probe=probe) for rank in ranks]

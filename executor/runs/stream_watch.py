@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn, final
 
@@ -32,6 +32,7 @@ class StreamWatch:
         streams: Streams of each rank; ranks on CPUs are not watched.
         timeout_s: Longest wait of a rank for one message.
         spent_s: Returns the time that was spent inside lists on other work than launching [s].
+        is_paused: Returns whether a list runs other work now, which may take as long as it likes.
         leave: Ends this process with an exit code.
 
     Attributes:
@@ -43,12 +44,13 @@ class StreamWatch:
         streams: Mapping[int, RankStreams],
         timeout_s: float,
         spent_s: Callable[[], float] = lambda: 0.0,
+        is_paused: Callable[[], bool] = lambda: False,
         leave: Callable[[int], NoReturn] = os._exit,
     ) -> None:
         self._streams = {
             rank: own for rank, own in streams.items() if isinstance(own, CudaStreams) and own.device.type == "cuda"
         }
-        self._timeout_s, self._spent_s, self._leave = timeout_s, spent_s, leave
+        self._timeout_s, self._spent_s, self._is_paused, self._leave = timeout_s, spent_s, is_paused, leave
         self._page = ProgressPage.in_memory(len(streams))
         self._positions = {rank: self._position(rank, own) for rank, own in self._streams.items()}
         self._stillness = Stillness(timeout_s)
@@ -99,20 +101,23 @@ class StreamWatch:
         return replace(rank, at=at)
 
     def _judge(self) -> None:
-        if all(own.is_idle() for own in self._streams.values()):
+        if self._is_paused() or all(own.is_idle() for own in self._streams.values()):
             self._stillness = Stillness(self._timeout_s)
             return
         states = {rank: self._page.read(rank)._replace(rank=rank) for rank in self._streams}
         if self._stillness.is_over([*states.values()], lambda _: False):
             stacks = {min(states): _stacks()}
-            error = reported_standstill(states, lambda _: (), lambda _: stacks, is_on_cpus=False)
-            print(f"pipesched: {printable(str(error))}", file=sys.stderr, flush=True)
-            self._leave(FAILED)
+            try:
+                error = reported_standstill(states, lambda _: (), lambda _: stacks, is_on_cpus=False)
+                print(f"pipesched: {printable(str(error))}", file=sys.stderr, flush=True)
+            finally:
+                self._leave(FAILED)  # also if nobody reads the line
 
 
 def _stacks() -> str:
-    """Return the stacks of all threads of this process."""
-    with tempfile.TemporaryFile("w+") as file:
+    """Return the stacks of all threads of this process; empty if no file can be written."""
+    with suppress(OSError), tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file)
         file.seek(0)
         return file.read()
+    return ""

@@ -9,7 +9,7 @@ from torch import nn
 
 from pipesched.executor import RankFailed
 from pipesched.executor.launch import RunSpec, Train
-from pipesched.executor.runs import train_locally, training_of
+from pipesched.executor.runs import local_training, train_locally, training_of, training_setup
 from pipesched.executor.training import LossHistory, RunDiverged, Scores
 from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
@@ -22,7 +22,9 @@ GPT = resolve_model("gpt:layers=2,width=16,heads=2,context=8")
 SYNCHRONOUS = ["gpipe", "1f1b", "zb_h1", "interleaved", "dualpipe_v", "data_parallel", "chimera"]
 
 
-def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, learning=None, **fields):
+def trained(
+    name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, learning=None, every=None, **fields
+):
     schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4)
     num_stages = schedule_spec.run(num_steps).lists(num_steps).num_stages
     given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": "float64"}
@@ -32,7 +34,7 @@ def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step
         bounds=even_bounds(len(model.layers), num_stages),
         **(given | fields),
     )
-    return train_locally(training_of(spec, model), on_step)
+    return train_locally(training_of(spec, model), on_step, every)
 
 
 def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3, optimizer=None, rate=None):
@@ -222,6 +224,24 @@ def test_what_a_listener_raises_goes_on():
 
     with pytest.raises(KeyboardInterrupt):
         trained("gpipe", 3, on_step=stop)
+
+
+def test_the_watch_of_gpus_pauses_in_an_evaluation_on_the_way(monkeypatch):
+    paused, make, judge = [], local_training.StreamWatch, training_setup.TrainingSetup.judge
+
+    def watch(streams, timeout_s, spent_s, is_paused):
+        paused.append(is_paused)
+        return make(streams, timeout_s, spent_s, is_paused)
+
+    def judged(*given, **named):
+        paused.append(paused[0]())
+        return judge(*given, **named)
+
+    monkeypatch.setattr(local_training, "StreamWatch", watch)
+    monkeypatch.setattr(training_setup.TrainingSetup, "judge", judged)
+    trained("1f1b", 2, every=1)
+    assert paused[1:] == [True, True, False]
+    assert not paused[0]()
 
 
 def test_a_layer_that_fails_is_named_with_rank_and_op():

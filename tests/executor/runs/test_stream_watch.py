@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,13 +32,13 @@ def gpu(monkeypatch, tmp_path):
     return HangingGpu(monkeypatch)
 
 
-def watched_run(gpu, timeout_s, seconds, probe=None):
+def watched_run(gpu, timeout_s, seconds, probe=None, **settings):
     """Run 1F1B on two streams that stand for `seconds` at ops; return the watch."""
     run = Local(build("1f1b", 2, 4), "mlp:layers=4,width=4")
     streams = {rank: gpu.streams() for rank in range(2)}
     built = {rank.rank: rank.stages for rank in run.ranks}
     ranks = local_ranks(run.schedule, built.__getitem__, streams=streams)
-    watch = StreamWatch(streams, timeout_s, leave=gpu.leave)
+    watch = StreamWatch(streams, timeout_s, leave=gpu.leave, **settings)
     with watch.watching():
         followed = [replace(rank, probe=probe or gpu.probe(seconds)) for rank in ranks]
         watch.run(followed, dict.fromkeys(range(2), run.batch))
@@ -74,6 +75,22 @@ def test_an_idle_gpu_lets_the_host_take_its_time(gpu):
 
     watched_run(gpu, 0.1, {}, probe)
     assert gpu.code is None
+
+
+def test_an_evaluation_may_take_as_long_as_it_likes(gpu):
+    watched_run(gpu, 0.1, {"1F2": 1.0}, is_paused=lambda: True)
+    assert gpu.code is None
+
+
+def test_the_process_ends_if_neither_a_file_nor_the_terminal_takes_the_report(gpu, monkeypatch):
+    def refuse(_):
+        raise OSError
+
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=refuse))
+    with pytest.raises(LeftError):
+        watched_run(gpu, 0.1, {"1F2": FOREVER_S})
+    assert gpu.code == FAILED
 
 
 def test_a_gpu_that_has_begun_its_last_op_when_all_are_launched_is_bound_by_launching(gpu):
