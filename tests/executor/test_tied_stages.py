@@ -66,13 +66,14 @@ def parameters_of(run):
                 yield f"{int(layer) + run.bounds[number][0]}.{rest}", parameter
 
 
-@pytest.mark.parametrize(("optimizer", "max_norm"), [("sgd", None), ("adam", 0.05)])
+@pytest.mark.parametrize("max_norm", [None, 0.05])
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("text", MODELS.values(), ids=MODELS)
-def test_tied_stages_train_as_the_module_with_shared_parameters(text, name, optimizer, max_norm):
+def test_tied_stages_train_as_the_module_with_shared_parameters(text, name, max_norm):
+    """By SGD: Adam divides a wrong factor on all gradients away."""
     model, lists = resolve_model(text), LISTS[name]()
     lists, bounds = summed(model, lists if max_norm is None else with_step_barrier(lists))
-    run = Local(lists, model, bounds=bounds, optimizer=optimizer, clip_grad_norm=max_norm)
+    run = Local(lists, model, bounds=bounds, optimizer="sgd", clip_grad_norm=max_norm)
     losses = []
     for _ in range(3):
         run.run()
@@ -80,7 +81,7 @@ def test_tied_stages_train_as_the_module_with_shared_parameters(text, name, opti
             pair for rank in run.ranks for stage in rank.stages.values() for pair in stage.losses().items()
         )
         losses.append(sum(by_microbatch.values()) / len(by_microbatch))
-    expected_losses, expected = whole(model, 16, optimizer, 0.05, max_norm, 3)
+    expected_losses, expected = whole(model, 16, "sgd", 0.05, max_norm, 3)
     assert losses == pytest.approx(expected_losses, rel=1e-12)
     trained = list(parameters_of(run))
     assert {name for name, _ in trained} == expected.keys()
