@@ -246,6 +246,8 @@ def main() -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--steps", type=int, default=30)
     arguments = parser.parse_args()
+    if arguments.steps < 2:
+        parser.error(f"--steps: got {arguments.steps}, expected at least 2, for quartiles")
     how = "2 gloo processes of 1 thread on a core each"
     origin = [*provenance(f"overhead.py --steps {arguments.steps}", os.getloadavg()[0], how)]  # counts all cores
     show_as_pair(report(arguments.steps, origin), arguments.out)

@@ -120,7 +120,7 @@ def report(node: Cluster, command: str, runs: int) -> Iterator[str]:
 def _range_of_ties(schedule: Schedule, setup: pipesched.Setup) -> str:
     """Return the range of makespans if messages that start at one instant have random orders."""
     setups = [replace(setup, jitter=1e-9, seed=seed) for seed in range(NUM_ORDERS)]
-    makespans_s = [pipesched.simulate(schedule, each).makespan_s for each in setups]
+    makespans_s = [pipesched.simulate(schedule, jittered).makespan_s for jittered in setups]
     low, high = (f"{bound_s * 1e3:.1f}" for bound_s in (min(makespans_s), max(makespans_s)))
     return "one" if low == high else f"{low} to {high} ms"
 

@@ -19,7 +19,7 @@ def models(monkeypatch):
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 @pytest.mark.parametrize(
     ("model", "schedule"),
-    [("T5", "interleaved"), ("ResNet-50", "1f1b"), ("LSTM", "chimera")],
+    [("GPT-2", "zbv"), ("BERT", "dualpipe"), ("T5", "interleaved"), ("ResNet-50", "1f1b"), ("LSTM", "chimera")],
 )
 def test_gradients_are_the_plain_modules(models, model, schedule):
     lists = models.schedule_of(schedule, 2)
