@@ -279,7 +279,7 @@ def _milestone_faults(settings: LearningSettings, num_steps: int | None) -> Iter
     elif milestones[0] <= warmup:
         yield f"lr_milestones: got {milestones[0]}, expected more than the {warmup} steps of warm-up; try later ones"
     elif num_steps is not None and milestones[-1] >= num_steps:
-        yield f"lr_milestones: got {milestones[-1]}, expected steps below {num_steps}, the end of the run; try earlier ones"
+        yield f"lr_milestones: got {milestones[-1]}, expected steps below {num_steps}, the end; try earlier ones"
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
