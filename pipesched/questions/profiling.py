@@ -30,7 +30,10 @@ class ProfileSettings(LayerSettings):
 
     panel: ClassVar[str] = "Run"
 
-    repeats: Annotated[int, Description("Measured runs of a layer; the median counts.", least=1, most=MAX_NUMBER)] = 10
+    repeats: Annotated[
+        int,
+        Description("Measured runs of a layer, which equal layers share; the median counts.", least=1, most=MAX_NUMBER),
+    ] = 10
     warmup: Annotated[
         int, Description("Runs of a layer before the measured ones.", least=0, most=MAX_NUMBER, has_option=False)
     ] = 3

@@ -53,7 +53,7 @@ class ProfilerSettings:
 
     Attributes:
         microbatch_sizes: Samples; the profile covers sizes from the smallest to the largest.
-        repeats: Measured runs of a layer.
+        repeats: Measured runs of a layer; equal layers of a chain share them.
         warmup: Runs before them.
         optimizer: A name in `OPTIMIZERS`.
         dtype: Data type of weights and activations.
