@@ -94,8 +94,9 @@ def test_ops_are_longer_than_what_their_rank_takes_beside_them(op_s, beside_s, i
 
 
 GPU, CPU = Yardstick("cuda", 1, 1.0), Yardstick("cpu", 1, 1.0)
-SHARE = "one thread launched the ops of all ranks in {} s of 4 s"
-BOUND = f"{SHARE}, which bounds the run: try larger micro-batches, or `transport=processes`"
+LAUNCHED = "one thread launched the ops of all ranks in {} s of 4 s"
+SHARE = f"{LAUNCHED}, waits for full launch queues included"
+BOUND = f"{LAUNCHED}, which bounds the run: try larger micro-batches, or `transport=processes`"
 
 
 @pytest.mark.parametrize(
