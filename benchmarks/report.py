@@ -17,7 +17,7 @@ from pipesched.profiles.measuring import device_name
 from pipesched.profiles.processes import num_cores
 
 Kept = TypeVar("Kept")
-"""What the lines of a row return after the last one."""
+"""The return value of a generator of lines."""
 _LONGEST_ERROR = 200
 """Number of characters of an error in a row."""
 
@@ -44,7 +44,7 @@ def add_rows(parser: argparse.ArgumentParser, rows: Mapping[str, object]) -> Non
 def section_of(
     title: str, head: Iterable[str], goal: str, lines: Generator[str, None, Kept]
 ) -> Generator[str, None, Kept]:
-    """Yield the part of a page that a row makes, with the time that it took; return what its lines return.
+    """Yield the part of a page that a row makes, with its time; return the return value of its lines.
 
     Args:
         title: Title of the row.

@@ -57,7 +57,7 @@ def test_ranks_of_one_device_follow_each_other():
 
 
 def two_nodes(folder):
-    """Run the job in `folder` in two processes with the environment of two nodes; return what the first prints."""
+    """Run the job in `folder` in two processes with the environment of two nodes; return the output of the first."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}

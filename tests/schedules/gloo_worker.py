@@ -1,4 +1,4 @@
-"""One of two ranks on gloo; prints what came through."""
+"""One of two ranks on gloo; prints the tensors that it received."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 PATIENCE = timedelta(seconds=600)
-"""For what comes."""
+"""Time-out of messages that arrive."""
 SOON = timedelta(seconds=2)
-"""For what never comes."""
+"""Time-out of messages that never arrive."""
 
 
 def exchange(other: int) -> bool:

@@ -71,7 +71,7 @@ PAPER = Paper(
         ),
         not_run(
             "Fig. 11",
-            "Accuracy over epochs is that of data parallelism, GNMT-16 and VGG-16",
+            "Accuracy over epochs equals data parallelism's, GNMT-16 and VGG-16",
             "curves of accuracy over epochs",
             "Training on ImageNet and WMT16 is out of reach; `python benchmarks/convergence.py` has stand-ins.",
         ),

@@ -51,15 +51,14 @@ def repeat_half_precision() -> Outcome:
         ]
         for speed, rate in ((1, 1.0), (2, 2.0), (4, 2.0))
     )
-    is_higher = all(a - 1e-9 <= b < c for a, b, c in zip(single, twice, fourfold, strict=True))
     texts = [", ".join(f"{stall:.0%}" for stall in stalls) for stalls in (single, twice, fourfold)]
     return Outcome(
         "higher in float16",
         f"float32 {texts[0]}; float16 {texts[1]} with kernels twice, {texts[2]} four times as fast",
-        Verdict.SHAPE if is_higher else Verdict.DIFFERS,
-        "The profile has one number type, so the speed of float16 is assumed: twice that of float32, as its bytes are "
-        "halved, or more (the V100's peak is 8 times as high). On three types of servers, sums at the line rate. The "
-        "shape agrees if stalls are not lower at twice the speed and higher at four times; " + _NO_NUMBER,
+        Verdict.NOT_RUN,
+        "The profile has one number type, so the speed of float16 is assumed: twice the speed of float32, as its bytes "
+        "are halved, or more (the V100's peak is 8 times as high). On three types of servers, sums at the line rate. "
+        "Faster kernels always stall more, so the computation cannot contradict the claim; " + _NO_NUMBER,
     )
 
 

@@ -25,7 +25,7 @@ GPT = "gpt:layers=12,width=16,heads=4,context=8"
 
 
 def set_limits(monkeypatch, num_bytes=math.inf, seconds=math.inf):
-    """Let chains grow until their equal layers have so many bytes or take so many seconds."""
+    """Set the weights [bytes] and the forward [s] of equal layers that end the growth of a chain."""
     monkeypatch.setattr(layer_chain, "_CHAIN_BYTES", num_bytes)
     monkeypatch.setattr(layer_chain, "_CHAIN_S", seconds)
 
