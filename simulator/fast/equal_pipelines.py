@@ -59,10 +59,9 @@ from pipesched.simulator import (
 )
 from pipesched.simulator.engine import lists_of_all, obstacle_of_several, require_simulable
 from pipesched.simulator.fast.list_compiler import compile_lists
-from pipesched.simulator.fast.loaded_program import LoadedProgram, instructions_of, loop_times
+from pipesched.simulator.fast.loaded_program import LoadedProgram, loop_times
 from pipesched.simulator.fast.loop_arrays import OWN, WORK, Instructions, LoopArrays, Transfers, extent_s, in_arrays
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
-from pipesched.simulator.fast.program_network import network_of
 from pipesched.simulator.memory import OverCapacity, memory, over_capacity
 
 _JITTER = 0.05
@@ -218,10 +217,10 @@ class EqualPipelines:
         """Return the arrays of one of `num_pipelines` pipelines."""
         is_several = num_pipelines > 1
         if is_several not in self._known:
-            program = self._program
-            wiring = network_of(program, self._costs, self._cluster, self._network, num_pipelines)
-            instructions = instructions_of(program, self._costs, self._cluster, wiring.sharers)
-            self._known[is_several] = LoopArrays(instructions, wiring.transfers, wiring.reductions, wiring.rules)
+            loaded = LoadedProgram(
+                self._program, self._costs, self._cluster, self._network, num_pipelines, are_in_lockstep=False
+            )
+            self._known[is_several] = loaded.arrays
         return self._known[is_several]
 
     def least_s(self, num_pipelines: int) -> float:

@@ -20,7 +20,7 @@ from pipesched.simulator.engine import first_factors
 from pipesched.simulator.fast.event_loop import EVENT_PARTS, run_events
 from pipesched.simulator.fast.loop_arrays import Instructions, LoopArrays, in_arrays
 from pipesched.simulator.fast.program import InstructionTime, LatencyTime, Program, WorkTime
-from pipesched.simulator.fast.program_network import network_of
+from pipesched.simulator.fast.program_network import NetworkCompiler
 from pipesched.simulator.fast.run_ahead import run_ahead, run_ahead_columns
 
 
@@ -33,8 +33,10 @@ class LoadedProgram:
         costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
-        num_pipelines: Equal pipelines in lockstep on the same devices. The times are of one of them. They share
-            nothing but devices and links.
+        num_pipelines: Equal pipelines on the same devices, of which this is one. They share nothing but devices and
+            links.
+        are_in_lockstep: Whether the times of this one are the times of all: its ops and messages take as long as all
+            pipelines together make them. Otherwise `arrays` are to be put side by side.
 
     Raises:
         ProfileError: The costs lack the seconds of a phase of the lists.
@@ -48,15 +50,17 @@ class LoadedProgram:
         cluster: Cluster,
         network: NetworkOptions = USUAL_NETWORK,
         num_pipelines: int = 1,
+        *,
+        are_in_lockstep: bool = True,
     ) -> None:
         if cluster.has_hand_over and program.own_work is None:
             raise SimulationError(
                 f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected "
                 "one where it does not; compile the lists with `has_hand_over`"
             )
-        self._program = program
-        self._costs, self._cluster, self._num_pipelines = costs, cluster, num_pipelines
-        self._network = network_of(self._program, costs, cluster, network, num_equal=num_pipelines)
+        self._program, self._costs, self._cluster = program, costs, cluster
+        num_beside, self._num_equal = (1, num_pipelines) if are_in_lockstep else (num_pipelines, 1)
+        self._network = NetworkCompiler(program, costs, cluster, network, num_beside, self._num_equal).numbers()
 
     def times(self, jitter: float = 0.0, seed: int = 0) -> machine_code.Float64s:
         """Return the times of the program by number [s].
@@ -68,55 +72,29 @@ class LoadedProgram:
         Raises:
             SimulationError: A rank waits forever.
         """
-        times_s = loop_times(self._arrays(jitter, seed) if jitter else self._usual)
+        times_s = loop_times(self._arrays(jitter, seed) if jitter else self.arrays)
         if not len(times_s) and len(self._program.kinds):
             name = self._program.schedule.name
             raise SimulationError(f"{name}: deadlock: some rank waits forever; check the schedule")
         return times_s
 
     @cached_property
-    def _usual(self) -> LoopArrays:
+    def arrays(self) -> LoopArrays:
+        """The input of the loop, without jitter."""
         return self._arrays(0.0, 0)
 
     def _arrays(self, jitter: float, seed: int) -> LoopArrays:
-        network = self._network
-        instructions = instructions_of(
-            self._program, self._costs, self._cluster, network.sharers, jitter, seed, self._num_pipelines
+        program, network = self._program, self._network
+        pieces = [duration_piece(duration, self._costs, self._cluster) for duration in program.durations]
+        seconds = [piece.seconds * shared_slowdown(self._num_equal, piece.utilisation) for piece in pieces]
+        utilisations = [piece.utilisation for piece in pieces]
+        instructions = in_arrays(
+            Instructions,
+            *(program.begins, program.kinds, program.targets, program.takes, seconds, utilisations, network.sharers),
         )
+        if jitter:
+            instructions = _varied(instructions, program, self._costs, self._cluster, jitter, seed)
         return LoopArrays(instructions, network.transfers, network.reductions, network.rules)
-
-
-def instructions_of(
-    program: Program,
-    costs: StageCosts,
-    cluster: Cluster,
-    sharers: list[int],
-    jitter: float = 0.0,
-    seed: int = 0,
-    num_pipelines: int = 1,
-) -> Instructions:
-    """Return the instructions with their durations.
-
-    Args:
-        program: The program.
-        costs: Seconds of each op alone on its device.
-        cluster: Devices and links.
-        sharers: Index of its device among the shared resources, by rank; -1 if the device is not shared.
-        jitter: Sigma of a log-normal factor on the seconds of each op.
-        seed: Seed of the factors.
-        num_pipelines: Equal ones in lockstep, which slow each op as far as all together want more than the device.
-
-    Raises:
-        ProfileError: The costs lack the seconds of a phase of the lists.
-    """
-    pieces = [duration_piece(duration, costs, cluster) for duration in program.durations]
-    seconds = [piece.seconds * shared_slowdown(num_pipelines, piece.utilisation) for piece in pieces]
-    utilisations = [piece.utilisation for piece in pieces]
-    instructions = in_arrays(
-        Instructions,
-        *(program.begins, program.kinds, program.targets, program.takes, seconds, utilisations, sharers),
-    )
-    return _varied(instructions, program, costs, cluster, jitter, seed) if jitter else instructions
 
 
 def duration_piece(duration: InstructionTime, costs: StageCosts, cluster: Cluster) -> WorkPiece:

@@ -30,36 +30,26 @@ class ProgramNetwork(NamedTuple):
     rules: Rules
 
 
-def network_of(
-    program: Program,
-    costs: StageCosts,
-    cluster: Cluster,
-    network: NetworkOptions,
-    num_pipelines: int = 1,
-    num_equal: int = 1,
-) -> ProgramNetwork:
-    """Return the network of a program on a cluster.
+@final
+class NetworkCompiler:
+    """Compiles the network of a program on a cluster.
 
     Args:
         program: The program.
         costs: The costs with the bytes of messages.
         cluster: Devices and links.
         network: How messages go.
-        num_pipelines: Pipelines on the same devices; each of their messages is simulated.
+        num_beside: Pipelines on the same devices; each of their messages is simulated.
         num_equal: Pipelines in lockstep, of which one is simulated: they share the links.
     """
-    return _Network(program, costs, cluster, network, num_pipelines, num_equal).numbers()
 
-
-@final
-class _Network:
     def __init__(
         self,
         program: Program,
         costs: StageCosts,
         cluster: Cluster,
         network: NetworkOptions,
-        num_pipelines: int,
+        num_beside: int,
         num_equal: int,
     ) -> None:
         self._program = program
@@ -68,7 +58,7 @@ class _Network:
         self._cluster = cluster
         self._options = network
         self._devices = program.schedule.rank_to_device
-        everybodys = self._devices * num_pipelines
+        everybodys = self._devices * num_beside
         self._wires = Wires(cluster, everybodys)
         self._queue_numbers: dict[LinkQueue, int] = {}
         self._gathers = defaultdict[int, LinkQueue](LinkQueue)  # of each rank
@@ -77,6 +67,7 @@ class _Network:
         self._sharers = {device: number for number, device in enumerate(shared)}
 
     def numbers(self) -> ProgramNetwork:
+        """Return the numbers."""
         program, costs = self._program, self._costs
         hops = [(self._devices[source], self._devices[target]) for source, target in program.channels]
         wire_of = {hop: number for number, hop in enumerate(dict.fromkeys(hops))}

@@ -43,23 +43,18 @@ def steady_pace(
         longer: Makes a run without a flush a number of times as long, or None to continue its lists.
         runs: Earlier runs of the schedule with this `longer`, or None to make them here on demand.
     """
+    answer: Estimate | Inexact
     try:
-        answer = _answer(scenario, timeline, longer, runs)
+        drifting = drifting_scenario(scenario)
+        if drifting is None:
+            answer = (runs or longer_runs(scenario.schedule, longer)).predict(scenario, timeline)
+        else:
+            answer = drifting if isinstance(drifting, Inexact) else predict_drifting(drifting)
     except (ScheduleError, SimulationError) as error:  # lists that cannot continue
         return Inexact(str(error))
-    return answer if isinstance(answer, Inexact) else answer.pace(_num_microbatches(scenario))
-
-
-def _answer(
-    scenario: Scenario,
-    timeline: Timeline | None,
-    longer: Callable[[int], Schedule] | None,
-    runs: RepeatedRuns | UnflushedRuns | None,
-) -> Estimate | Inexact:
-    several = drifting_scenario(scenario)
-    if several is not None:
-        return several if isinstance(several, Inexact) else predict_drifting(several)
-    return (runs or longer_runs(scenario.schedule, longer)).predict(scenario, timeline)
+    if isinstance(answer, Inexact):
+        return answer
+    return answer.pace(scenario.num_pipelines * scenario.schedule.num_microbatches)
 
 
 def longer_runs(schedule: Schedule, longer: Callable[[int], Schedule] | None = None) -> RepeatedRuns | UnflushedRuns:
@@ -96,10 +91,6 @@ def drifting_scenario(scenario: Scenario) -> Scenario | Inexact | None:
         )
     pipelines = EqualPipelines(single, scenario.costs, scenario.cluster, scenario.network)
     return replace(scenario, schedule=single, num_pipelines=number) if pipelines.slow_each_other(number) else None
-
-
-def _num_microbatches(scenario: Scenario) -> int:
-    return scenario.num_pipelines * scenario.schedule.num_microbatches
 
 
 @final

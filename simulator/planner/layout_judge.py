@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import final
@@ -75,28 +75,13 @@ class LayoutJudge:
         cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
         return replace(bounded, cost=cost, outcome=outcome)
 
-    def in_bytes(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
-        """Return a layout ranked by its peak bytes; inf if nothing is known."""
-        outcome = self.weigh(_layout(bounded.setting))
-        return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.held_bytes or 0, outcome=outcome)
-
-    def unfinished(self, ranked: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return no outcome: the simulation of a layout gives all that is known."""
-        del ranked
-        return ()
-
-    def completed(self, outcome: Outcome, *, is_late: bool = False) -> tuple[Setting, Outcome]:
-        """Return a ranked layout and its outcome, which is complete."""
-        del is_late
-        return outcome.setting, outcome
-
     def partitions(self, layout: TransformerLayout) -> tuple[tuple[int, ...], ...]:
         """Return the layers of each stage of every cut that is tried."""
         return tuple(cut.partition for _, _, cut in self._bounds(layout, self._own_passes(layout.sharding)))
 
-    def weigh(self, layout: TransformerLayout) -> Outcome:
+    def weigh(self, setting: Setting) -> Outcome:
         """Predict time and memory of the fastest cut that fits, else of the one with least memory, or a refusal."""
-        limit, best = self._request.memory_bytes, None
+        layout, limit, best = _layout(setting), self._request.memory_bytes, None
         bounds = self._bounds(layout, self._own_passes(layout.sharding))
         for _, least_seconds, cut in sorted(bounds, key=lambda bound: bound[1]):
             if best is not None and best.fits and (best.seconds or 0.0) <= least_seconds:

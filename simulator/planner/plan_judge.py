@@ -7,7 +7,7 @@ fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import final
 
@@ -89,11 +89,6 @@ class PlanJudge:
         cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
         return replace(bounded, cost=cost, outcome=outcome)
 
-    def in_bytes(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
-        """Return the candidate ranked by its peak bytes, for a `bounded` ranked by bytes; inf if nothing is known."""
-        outcome = self.weigh(bounded.setting)
-        return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.held_bytes or 0, outcome=outcome)
-
     def weigh(self, candidate: Setting) -> Outcome:
         """Predict time and memory of a candidate, or report why it is refused; `detailed` adds the rest."""
         try:
@@ -116,10 +111,6 @@ class PlanJudge:
         lists, scenario = self._scenario(outcome.setting)
         timeline = simulate_arrays(lists, scenario.costs, scenario.cluster, network=scenario.network)
         return self._with_details(outcome, Estimate(Meaning.ITERATION, outcome.seconds, {}, timeline=timeline), lists)
-
-    def unfinished(self, ranked: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return all ranked outcomes: their cuts may become faster, and parts of their time are missing."""
-        return ranked
 
     def completed(self, outcome: Outcome, *, is_late: bool = False) -> tuple[Setting, Outcome]:
         """Return a ranked candidate, and its outcome with the fastest cut, the parts of its time and its pace.

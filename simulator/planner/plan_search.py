@@ -10,16 +10,15 @@ least is searched in the same way, by bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from operator import itemgetter
 from time import monotonic
-from typing import Protocol, final
+from typing import final
 
-from pipesched.profiles import ProfileError
 from pipesched.profiles.processes import num_cores, rare_collections, take_interrupt
 from pipesched.schedules.columns import machine_code
 from pipesched.simulator.planner.candidate_evaluation import num_cells, num_ops
@@ -45,35 +44,6 @@ _MANY, _TELL_S = 1_000, 0.1
 """Candidates from which on reports of progress, which read all bounds, have a distance, and that distance [s]."""
 _FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
-
-
-class CandidateJudge(Protocol):
-    """Bounds and predictions of the candidates of a search; can be sent to another process."""
-
-    def candidates(self) -> Iterator[Setting]:
-        """Yield every candidate once.
-
-        Raises:
-            ProfileError: There is none, whatever the schedules.
-        """
-
-    def nothing_possible(self) -> ProfileError:
-        """Return why there is no candidate."""
-
-    def first(self, candidate: Setting, number: int, /) -> BoundedSetting[float]:
-        """Return a candidate under a bound of its seconds per sample, or refused."""
-
-    def __call__(self, bounded: BoundedSetting[float], /) -> BoundedSetting[float]:
-        """Return a candidate under a higher bound, or with its outcome; under inf if it does not fit."""
-
-    def in_bytes(self, bounded: BoundedSetting[float], /) -> BoundedSetting[float]:
-        """Return a candidate ranked by its peak bytes; inf if nothing is known."""
-
-    def unfinished(self, ranked: Sequence[Outcome], /) -> Sequence[Outcome]:
-        """Return the ranked outcomes whose details are not known yet."""
-
-    def completed(self, outcome: Outcome, /, *, is_late: bool = False) -> tuple[Setting, Outcome]:
-        """Return a ranked candidate and its outcome with all details, or with quick ones if it is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +131,7 @@ def _clock_s() -> float:
 class _Search:
     def __init__(
         self,
-        judge: CandidateJudge,
+        judge: LayoutJudge | PlanJudge,
         top: int,
         workers: int | None,
         late_s: float,
@@ -230,12 +200,14 @@ class _Search:
             if outcome.held_bytes
         ]
         self._smallest = BestFirst(by_bytes, 1)
-        for _ in self._smallest.refine(self._judge.in_bytes, run):
+        for _ in self._smallest.refine(partial(_in_bytes, self._judge), run):
             pass
 
     def _complete(self, run: Runner, outcomes: Sequence[Outcome], *, is_late: bool) -> None:
-        """Compute the missing details of ranked candidates."""
-        left = iter(self._judge.unfinished(outcomes))
+        """Compute the missing details of ranked plans; the simulation of a layout gives all that is known."""
+        if isinstance(self._judge, LayoutJudge):
+            return
+        left = iter(outcomes)
 
         def take() -> Sequence[Outcome]:
             return [] if self._is_interrupted and self._is_late() else [*islice(left, 1)]
@@ -285,3 +257,9 @@ class _Search:
             is_interrupted=self._is_interrupted,
             top=self._top,
         )
+
+
+def _in_bytes(judge: LayoutJudge | PlanJudge, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
+    """Return a candidate ranked by its peak bytes; inf if nothing is known."""
+    outcome = judge.weigh(bounded.setting)
+    return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.held_bytes or 0, outcome=outcome)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
 
 from pipesched.profiles import STRICT, ProfileError
 from pipesched.profiles.clusters import Cluster
@@ -100,17 +102,7 @@ class Outcome:
 
     def measures(self) -> dict[str, str | int | float | None]:
         """Return the measures of a swept setting as plain data, by column."""
-        return {
-            "makespan_s": self.seconds,
-            "s_per_microbatch": self.s_per_microbatch,
-            "s_per_sample": self.s_per_sample,
-            "bubble_fraction": self.bubble_fraction,
-            "steady_s_per_microbatch": self.steady_s_per_microbatch,
-            "steady_bubble_fraction": self.steady_bubble_fraction,
-            "peak_memory_bytes": self.held_bytes,
-            "fits": self.fits if self.seconds is not None and self.is_judged else None,
-            "reason": self.reason,
-        }
+        return {name: of(self) for name, of in MEASURES.items()}
 
     @property
     def samples(self) -> int:
@@ -232,18 +224,18 @@ def plan_of(outcome: Outcome, samples: int, profile: Profile, cluster: Cluster) 
     )
 
 
-MEASURES = (
-    "makespan_s",
-    "s_per_microbatch",
-    "s_per_sample",
-    "bubble_fraction",
-    "steady_s_per_microbatch",
-    "steady_bubble_fraction",
-    "peak_memory_bytes",
-    "fits",
-    "reason",
-)
-"""The columns of measures of a sweep."""
+MEASURES: dict[str, Callable[[Outcome], Any]] = {
+    "makespan_s": attrgetter("seconds"),
+    "s_per_microbatch": attrgetter("s_per_microbatch"),
+    "s_per_sample": attrgetter("s_per_sample"),
+    "bubble_fraction": attrgetter("bubble_fraction"),
+    "steady_s_per_microbatch": attrgetter("steady_s_per_microbatch"),
+    "steady_bubble_fraction": attrgetter("steady_bubble_fraction"),
+    "peak_memory_bytes": attrgetter("held_bytes"),
+    "fits": lambda outcome: outcome.fits if outcome.seconds is not None and outcome.is_judged else None,
+    "reason": attrgetter("reason"),
+}
+"""The columns of measures of a sweep, each with the function of its value; None if that is unknown."""
 COLUMN_HEADINGS = {
     "num_ranks": "p",
     "num_microbatches": "m",
@@ -276,8 +268,7 @@ def ordered_by(outcomes: Iterable[Outcome], by: str) -> tuple[Outcome, ...]:
     """
 
     def cost(outcome: Outcome) -> tuple[bool, bool, float, float]:
-        value = outcome.measures()[by]
-        assert not isinstance(value, str), "a number"
+        value = MEASURES[by](outcome)
         memory = math.inf if outcome.held_bytes is None else outcome.held_bytes
         return not outcome.fits, outcome.seconds is None, math.inf if value is None else value, memory
 
@@ -286,4 +277,4 @@ def ordered_by(outcomes: Iterable[Outcome], by: str) -> tuple[Outcome, ...]:
 
 def pareto_front(outcomes: Iterable[Outcome], by: str) -> tuple[Outcome, ...]:
     """Return the fitting outcomes that no other one beats in `by` and memory at once, by rising `by`."""
-    return front_of(outcome for outcome in ordered_by(outcomes, by) if outcome.measures()[by] is not None)
+    return front_of(outcome for outcome in ordered_by(outcomes, by) if MEASURES[by](outcome) is not None)

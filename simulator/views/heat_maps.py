@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure, FigureBase
+from matplotlib.image import AxesImage
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal
@@ -13,12 +21,7 @@ from pipesched.simulator.search import Learning, Outcome
 from pipesched.simulator.tuner import Evaluator, pareto, ranked
 from pipesched.simulator.views.figure import BLUE, DARK_RED, FAINT, HEAT_MAP, INK, PALE_GREY, WHITE
 from pipesched.simulator.views.op_looks import Face, is_dark
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure, FigureBase
-    from matplotlib.image import AxesImage
+from pipesched.simulator.views.shown_figure import ShownFigure
 
 _MARKERS = {Learning.PLAIN: "o", Learning.AVERAGING: "^"}
 
@@ -35,8 +38,6 @@ def heat_map_figure(outcomes: Iterable[Outcome], title: str = "") -> Figure:
         SimulationError: No setting has a time and a memory.
     """
     grid = setting_grid(outcomes)
-    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
-
     map_in, panels = 2.75 + 0.75 * len(grid.pipelines), len(grid.quantities)
     widths_in = [map_in] * panels + [5.25] * (panels > 1)
     width_in = max(6.0, sum(widths_in))
@@ -67,8 +68,6 @@ def heat_map_figure(outcomes: Iterable[Outcome], title: str = "") -> Figure:
 
 
 def _frame(axes: Axes, grid: SettingGrid) -> None:
-    from matplotlib.patches import Rectangle
-
     for index, outcome in enumerate(grid.front):
         row, column = grid.place(outcome)
         axes.add_patch(
@@ -78,14 +77,8 @@ def _frame(axes: Axes, grid: SettingGrid) -> None:
         )
 
 
-def _plain_number(value: float, position: float) -> str:  # noqa: ARG001 -- as matplotlib calls it
-    return f"{value:g}"
-
-
 def _scatter(axes: Axes, grid: SettingGrid) -> None:
     """Draw memory (x) and time (y) of every setting."""
-    from matplotlib.ticker import LogLocator
-
     outcomes, front = grid.outcomes, grid.front
 
     def points(some: Iterable[Outcome]) -> tuple[list[float], list[float]]:
@@ -113,8 +106,8 @@ def _scatter(axes: Axes, grid: SettingGrid) -> None:
             continue
         scale_to("log")
         axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
-        axis.set_major_formatter(_plain_number)
-        axis.set_minor_formatter(_plain_number)
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}")
     axes.set_xlabel(grid.memory.title, color=FAINT)
     axes.set_ylabel(grid.time.title, color=FAINT)
     axes.set_title("every setting", loc="left", fontsize=10, color=INK)
@@ -151,8 +144,6 @@ def draw_heat_map(
         scale: The values of several maps, rising, which then have one scale and `draw_colour_bar` for all; empty for
             the values of `rows`.
     """
-    from matplotlib.patches import Rectangle
-
     known = scale or sorted(value for row in rows for value in row if not math.isnan(value))
     face_of, has_room = heat_faces(known), len(labels[0]) <= _MOST_NUMBERS
     image = axes.imshow(rows, cmap=HEAT_MAP, norm=_norm(known), aspect="auto")
@@ -196,8 +187,6 @@ def draw_colour_bar(image: AxesImage, maps: Sequence[Axes], known: Sequence[floa
 
 def explain_cells(figure: FigureBase, frames: Mapping[str, float], *, has_unfit: bool) -> None:
     """Explain the hatching of cells, and their frames by label and line width, below all."""
-    from matplotlib.patches import Patch
-
     handles = [
         Patch(facecolor="none", edgecolor=DARK_RED, linewidth=width, label=label) for label, width in frames.items()
     ]
@@ -211,8 +200,6 @@ def explain_cells(figure: FigureBase, frames: Mapping[str, float], *, has_unfit:
 
 def heat_faces(known: Sequence[float]) -> Callable[[float], Face]:
     """Return the colour of each value on the scale of some, in ascending order."""
-    from matplotlib import colormaps
-
     norm, colours = _norm(known), colormaps[HEAT_MAP]
 
     def face_of(value: float) -> Face:
@@ -223,8 +210,6 @@ def heat_faces(known: Sequence[float]) -> Callable[[float], Face]:
 
 
 def _norm(known: Sequence[float]) -> Normalize:
-    from matplotlib.colors import LogNorm, Normalize
-
     return (LogNorm if 0 < known[0] < known[-1] else Normalize)(known[0], known[-1])
 
 

@@ -240,7 +240,7 @@ def goodput_figure(
         curve: The intervals, from short to long.
         named: Intervals that have a line of their own; the first is the best, and determines the unit.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+    from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 
@@ -262,7 +262,7 @@ def goodput_figure(
         )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel(f"checkpoint interval [{unit}]")

@@ -10,7 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from pipesched.profiles.clusters import Cluster, Link, all_reduce
 from pipesched.schedules import Timeline
@@ -31,13 +37,8 @@ from pipesched.simulator.views.figure import (
     WHITE,
 )
 from pipesched.simulator.views.gantt_chart import gantt_layout
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    from pipesched.simulator.views.shown_figure import ShownFigure
+from pipesched.simulator.views.gantt_figure import draw, width_of
+from pipesched.simulator.views.shown_figure import ShownFigure
 
 _COLOURS = (BLUE, VIOLET, RED, ORANGE)
 _MESSAGE, _REDUCTION = DARK_BLUE, TEAL
@@ -79,8 +80,6 @@ class _Box:
 
 def plan_figure(outcome: Outcome, request: Request) -> Figure:
     """Return the nodes with their devices above the Timeline of a plan, as a picture."""
-    from pipesched.simulator.views.gantt_figure import draw, width_of
-
     candidate = outcome.setting
     timeline = timeline_of(candidate, request)
     chart = replace(gantt_layout([_shown(timeline, candidate)]), captions=(_caption(timeline, outcome),))
@@ -98,8 +97,6 @@ def plan_figure(outcome: Outcome, request: Request) -> Figure:
 
 def layout_figure(candidate: Setting, cluster: Cluster) -> ShownFigure:
     """Return the nodes with their devices alone."""
-    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
-
     boxes = _boxes(cluster, _LAYOUT_IN)
     height_in = max(box.y + box.height for box in boxes) + _HEAD_IN
     figure = ShownFigure(figsize=(_LAYOUT_IN, height_in), facecolor=WHITE)
@@ -175,8 +172,6 @@ class _Placement:
                 self._draw_device(rank, copy)
 
     def _draw_node(self, box: _Box) -> None:
-        from matplotlib.patches import FancyBboxPatch
-
         self.axes.add_patch(
             FancyBboxPatch(
                 (box.x, box.y), box.width, box.height, boxstyle="round,pad=0,rounding_size=0.08",
@@ -220,8 +215,6 @@ class _Placement:
         return box.middle(device), box.cell
 
     def _square(self, device: int, **looks: Any) -> Rectangle:
-        from matplotlib.patches import Rectangle
-
         box = self._box(device)
         (x, y), cell = box.middle(device), box.cell
         return Rectangle((x - cell / 2, y - cell / 2), cell, cell, transform=self.axes.transData, **looks)
@@ -236,8 +229,6 @@ class _Placement:
 
     def _draw_way(self, hops: list[tuple[int, int]], colour: str, side: float) -> None:
         """Draw an arrow for each hop, at this height of the devices in their size; it passes under other devices."""
-        from matplotlib.patches import FancyArrowPatch
-
         for source, target in hops:
             box = self._box(source)
             (x0, y0), (x1, y1) = box.middle(source), self._box(target).middle(target)
@@ -262,8 +253,6 @@ def _bandwidth(link: Link) -> str:
 
 def _blend(share: float) -> tuple[float, ...]:
     """Return the colour of a rank, from the first's (0) to the last's (1)."""
-    from matplotlib.colors import to_rgb
-
     place = share * (len(_COLOURS) - 1)
     index = min(int(place), len(_COLOURS) - 2)
     pair = zip(to_rgb(_COLOURS[index]), to_rgb(_COLOURS[index + 1]), strict=True)
@@ -271,8 +260,6 @@ def _blend(share: float) -> tuple[float, ...]:
 
 
 def _explain_arrows(figure: Figure, candidate: Setting, below_in: float) -> None:
-    from matplotlib.lines import Line2D
-
     width_in, height_in = figure.get_size_inches()
     texts: dict[str, str] = {}
     if candidate.num_ranks > 1:

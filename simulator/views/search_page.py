@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipesched.schedules import Timeline
 from pipesched.schedules.common import printable
@@ -19,11 +19,9 @@ from pipesched.simulator.views.heat_maps import ScaledQuantity, SettingGrid, hea
 from pipesched.simulator.views.html_page import KeyFigures, PagePart, html_page
 from pipesched.simulator.views.op_looks import hex_of, is_dark
 from pipesched.simulator.views.plan_figure import layout_figure
+from pipesched.simulator.views.shown_figure import ShownFigure
 from pipesched.simulator.views.sweep_figure import sweep_figure
 from pipesched.simulator.views.timeline_page import timeline_part
-
-if TYPE_CHECKING:
-    from pipesched.simulator.views.shown_figure import ShownFigure
 
 _Rows = Sequence[Mapping[str, str]]
 _MOST_SPANS = 400_000

@@ -12,11 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, NullLocator
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, readable_s, unit_of
-from pipesched.simulator.search import COLUMN_HEADINGS, Outcome, ordered_by, pareto_front
+from pipesched.simulator.search import COLUMN_HEADINGS, MEASURES, Outcome, ordered_by, pareto_front
 from pipesched.simulator.views.figure import (
     CURVE_COLOURS,
     DARK_RED,
@@ -26,13 +32,7 @@ from pipesched.simulator.views.figure import (
     PALE_GREY,
 )
 from pipesched.simulator.views.heat_maps import draw_colour_bar, draw_heat_map, explain_cells
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import FigureBase
-    from matplotlib.image import AxesImage
-
-    from pipesched.simulator.views.shown_figure import ShownFigure
+from pipesched.simulator.views.shown_figure import ShownFigure
 
 _MOST_MAPS = 8
 _MOST_CELLS = 40
@@ -72,8 +72,6 @@ def sweep_figure(outcomes: Iterable[Outcome], by: str) -> ShownFigure:
     ordered = [outcome for outcome in ordered_by(outcomes, by) if _value(outcome, by) is not None]
     if not ordered:
         raise SimulationError(f"sweep: got no setting with {by}, expected one; try other settings")
-    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
-
     maps = _maps(ordered, by)
     has_memory = any(outcome.held_bytes is not None for outcome in ordered)
     columns = min(4, len(maps))
@@ -156,7 +154,7 @@ def _spread(values: Iterable[Any], *, is_rising: bool = True) -> list[Any]:
 
 
 def _value(outcome: Outcome, by: str) -> float | None:
-    value = outcome.measures()[by]
+    value = MEASURES[by](outcome)
     return value if isinstance(value, int | float) else None
 
 
@@ -183,8 +181,6 @@ def _draw_map(axes: Axes, drawn: _Map, scale: float, known: Sequence[float]) -> 
         scale=[value / scale for value in known],
     )
     if drawn.best is not None:
-        from matplotlib.patches import Rectangle
-
         corner = drawn.xs.index(drawn.best[0]) - 0.5, drawn.ys.index(drawn.best[1]) - 0.5
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=_FRAME))
     return image
@@ -206,8 +202,6 @@ def _label(name: str, value: Any) -> str:
 
 def _draw_front(figure: FigureBase, ordered: Sequence[Outcome], by: str, named: str, scale: float) -> None:
     """Draw every setting over its memory (crosses exceed the limit), and the front, with numbers explained below."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
     axes = figure.subplots()
 
     def points(some: Iterable[Outcome]) -> tuple[list[float], list[float]]:
@@ -244,7 +238,7 @@ def _draw_front(figure: FigureBase, ordered: Sequence[Outcome], by: str, named: 
         if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers):
             set_scale("log")
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(_plain_number)
+            axis.set_major_formatter("{x:g}")
             axis.set_minor_locator(NullLocator())
     axes.margins(0.08)
     _number_points(axes, [*zip(*points(named_points), strict=True)])
@@ -287,7 +281,3 @@ def _number_points(axes: Axes, places: Sequence[tuple[float, float]]) -> None:
         axes.annotate(
             text, corner, (-3, -3), textcoords="offset points", ha="right", va="top", fontsize=7, color=DARK_RED
         )
-
-
-def _plain_number(value: float, position: float) -> str:  # noqa: ARG001 -- as matplotlib calls it
-    return f"{value:g}"
