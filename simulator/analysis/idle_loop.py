@@ -80,6 +80,26 @@ class OwnTimes(NamedTuple):
     ends_s: Float64s
 
 
+class TimedLists(NamedTuple):
+    """The lists of all ranks with their times, and all that ranks wait for.
+
+    Attributes:
+        cells: The lists.
+        times: The times of their cells.
+        table: Messages of the computations.
+        num_microbatches: m.
+        posts: The posts that ranks wait for.
+        own_work: Hand-overs of the ranks.
+    """
+
+    cells: Cells
+    times: SpanTimes
+    table: MessageTable
+    num_microbatches: int
+    posts: Posts
+    own_work: OwnTimes
+
+
 class Charges(NamedTuple):
     """The seconds of each cause, and the parts of the idle time; zeros at first.
 
@@ -139,7 +159,7 @@ def find_transfers(cells: Cells, num_stages: int, num_microbatches: int, sends: 
     begins, codes, stages, microbatches, _, _ = cells
     for i in range(begins[len(begins) - 1]):
         if codes[i] % OVERLAPPED > RESHARD:
-            raise ValueError("op code: got an unknown code; add it to `find_transfers` and `charge_device`")
+            raise ValueError("op code: got an unknown code; add it to `find_transfers` and `charge_gap`")
         if SEND_F <= codes[i] < REDUCE:
             is_activation = codes[i] in (SEND_F, RECV_F)
             message = ((0 if is_activation else num_stages) + stages[i]) * num_microbatches + microbatches[i]
@@ -149,123 +169,138 @@ def find_transfers(cells: Cells, num_stages: int, num_microbatches: int, sends: 
                 recvs[message] = i
 
 
-def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    works: Works, extent: Extent, cells: Cells, times: SpanTimes, table: MessageTable, num_microbatches: int,
-    posts: Posts, own_work: OwnTimes, charges: Charges,
-) -> None:  # fmt: skip
+def free_s(cell: int, times: SpanTimes, posts: Posts) -> float:
+    """Return when the rank of a Send is free of it [s]."""
+    return float(posts.left_s[cell] if len(posts.left_s) > 0 else times.posted_s[cell])
+
+
+def cut_message(
+    off_s: float, begin_s: float, end_s: float, from_s: float, until_s: float, same_s: float, charges: Charges
+) -> float:
+    """Charge the part of a gap in which a message goes; return the start of the rest of the gap [s]."""
+    from_s = cut(HAND_OVER, off_s, from_s, until_s, same_s, charges)
+    from_s = cut(BUSY_LINK, begin_s, from_s, until_s, same_s, charges)
+    return cut(TRANSFER, end_s, from_s, until_s, same_s, charges)
+
+
+def first_own(rank: int, now_s: float, own_work: OwnTimes) -> int:
+    """Return the number of the last hand-over of a rank that begins before a time, or of its first one."""
+    first, low, high = own_work.begins[rank], own_work.begins[rank], own_work.begins[rank + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if own_work.starts_s[middle] < now_s:
+            low = middle + 1
+        else:
+            high = middle
+    return max(first, low - 1)
+
+
+def cut_own(
+    own: int, last_s: float, rank: int, from_s: float, until_s: float, same_s: float, own_work: OwnTimes,
+    charges: Charges,
+) -> tuple[int, float]:  # fmt: skip
+    """Charge the part of a gap up to `last_s` in which a rank hands over.
+
+    Returns:
+        The number of the rank's next hand-over, and the start of the rest of the gap [s].
+    """
+    while len(own_work.begins) > 0 and own < own_work.begins[rank + 1] and own_work.starts_s[own] < last_s:
+        from_s = cut(OVERHEAD, own_work.starts_s[own], from_s, until_s, same_s, charges)
+        from_s = cut(HAND_OVER, min(own_work.ends_s[own], last_s), from_s, until_s, same_s, charges)
+        own += 1
+    return own, from_s
+
+
+def last_brought(work: int, first: int, rank: int, lists: TimedLists) -> int:
+    """Return the last message to arrive of all that the ops from `first` to a work need from other ranks, or -1."""
+    begins, codes, stages, microbatches, _, _ = lists.cells
+    foreign, num_stages, ends_s = lists.table.other, len(lists.table.receivers) // 2, lists.times.ends_s
+    sends, recvs, brought = lists.posts.sends, lists.posts.recvs, -1
+    for i in range(first, work + (2 if codes[work] >= OVERLAPPED else 1)):
+        code = codes[i] % OVERLAPPED
+        if code >= SEND_F:
+            continue
+        message = foreign[code * num_stages + stages[i]] * lists.num_microbatches + microbatches[i]
+        if message < 0 or sends[message] < 0 or not begins[rank] <= recvs[message] < begins[rank + 1]:
+            continue
+        if brought < 0 or ends_s[recvs[message]] > ends_s[recvs[brought]]:
+            brought = message
+    return brought
+
+
+def charge_gap(work: int, rank: int, now_s: float, same_s: float, lists: TimedLists, charges: Charges) -> None:
+    """Charge the idle time between two works, up to the second one."""
+    begins, codes, _, _, _, _ = lists.cells
+    posted_s, starts_s, ends_s = lists.times
+    posts, own_work, start_s = lists.posts, lists.own_work, lists.times.starts_s[work]
+    own = first_own(rank, now_s, own_work) if len(own_work.begins) > 0 else 0
+    first = work
+    while first > begins[rank] and not is_busy(first - 1, codes, starts_s, ends_s):
+        first -= 1
+    for i in range(first, work + 1):
+        if i > begins[rank] and SEND_F <= codes[i - 1] <= SEND_B:
+            off_s = free_s(i - 1, lists.times, posts)
+            if posted_s[i] >= starts_s[i - 1] - same_s and off_s + same_s < posted_s[i]:  # the Send kept its rank
+                own, now_s = cut_own(own, posted_s[i - 1], rank, now_s, start_s, same_s, own_work, charges)
+                now_s = cut(OVERHEAD, posted_s[i - 1], now_s, start_s, same_s, charges)
+                over_s = min(ends_s[i - 1], posted_s[i])
+                now_s = cut_message(off_s, starts_s[i - 1], over_s, now_s, start_s, same_s, charges)
+        if len(posts.reduces) > 0 and posts.reduces[i] >= 0:
+            reduce = posts.reduces[i]
+            own, now_s = cut_own(own, posted_s[reduce], rank, now_s, start_s, same_s, own_work, charges)
+            now_s = cut(OVERHEAD, posted_s[reduce], now_s, start_s, same_s, charges)
+            now_s = cut(COLLECTIVE, ends_s[reduce], now_s, start_s, same_s, charges)
+    brought = last_brought(work, first, rank, lists)
+    if brought >= 0:
+        send, recv = posts.sends[brought], posts.recvs[brought]
+        maker, off_s = UPSTREAM if codes[send] == SEND_F else DOWNSTREAM, free_s(send, lists.times, posts)
+        now_s = cut(maker, posted_s[send], now_s, start_s, same_s, charges)
+        now_s = cut_message(off_s, starts_s[recv], ends_s[recv], now_s, start_s, same_s, charges)
+    own, now_s = cut_own(own, start_s, rank, now_s, start_s, same_s, own_work, charges)
+    cut(OVERHEAD, start_s, now_s, start_s, same_s, charges)
+
+
+def charge_end(works: Works, extent: Extent, now_s: float, lists: TimedLists, charges: Charges) -> None:
+    """Charge the time behind the last work of a device."""
+    _, until_s, same_s = extent
+    if until_s <= now_s + same_s:
+        add_up(BUSY, until_s - now_s, charges)
+        now_s = until_s
+    for at in range(len(works.late)):
+        i, late_s = works.late[at], works.late_ends_s[at]
+        now_s = cut(COOLDOWN, lists.times.posted_s[i], now_s, until_s, same_s, charges)
+        if lists.cells.codes[i] == REDUCE:
+            now_s = cut(COLLECTIVE, late_s, now_s, until_s, same_s, charges)
+        else:
+            off_s, begin_s = free_s(i, lists.times, lists.posts), lists.times.starts_s[i]
+            now_s = cut_message(off_s, begin_s, late_s, now_s, until_s, same_s, charges)
+    cut(COOLDOWN, until_s, now_s, until_s, same_s, charges)
+
+
+def charge_device(works: Works, extent: Extent, lists: TimedLists, charges: Charges) -> None:
     """Go through the works of a device, and charge the idle time between them.
 
     Args:
         works: The works of the device.
         extent: The extent of the Timeline.
-        cells: The lists.
-        times: The times of their cells.
-        table: Messages of the computations.
-        num_microbatches: m.
-        posts: The posts that ranks wait for.
-        own_work: Hand-overs of the ranks.
+        lists: The lists of all ranks.
         charges: The charges, to be written.
     """
-    work_cells, ranks, late, late_ends_s = works
-    from_s, until_s, same_s = extent
-    begins, codes, stages, microbatches, _, _ = cells
-    posted_s, starts_s, ends_s = times
-    foreign, num_stages = table.other, len(table.receivers) // 2
-    sends, recvs, reduces, left_s = posts
-    own_begins, own_starts_s, own_ends_s = own_work
-    now_s = from_s
-    has_own = len(own_begins) > 0
-    for index in range(len(work_cells) + 1):
-        is_last = index == len(work_cells)
-        if is_last:
-            if until_s <= now_s + same_s:
-                add_up(BUSY, until_s - now_s, charges)
-                now_s = until_s
-            for at in range(len(late)):
-                i = late[at]
-                now_s = cut(COOLDOWN, posted_s[i], now_s, until_s, same_s, charges)
-                if codes[i] == REDUCE:
-                    now_s = cut(COLLECTIVE, late_ends_s[at], now_s, until_s, same_s, charges)
-                    continue
-                now_s = cut(HAND_OVER, left_s[i] if len(left_s) else posted_s[i], now_s, until_s, same_s, charges)
-                now_s = cut(BUSY_LINK, starts_s[i], now_s, until_s, same_s, charges)
-                now_s = cut(TRANSFER, late_ends_s[at], now_s, until_s, same_s, charges)
-            cut(COOLDOWN, until_s, now_s, until_s, same_s, charges)
-            return
-        work, rank = work_cells[index], ranks[index]
-        start_s, end_s = starts_s[work], ends_s[work]
+    now_s, same_s = extent.from_s, extent.same_s
+    for index in range(len(works.cells)):
+        work = works.cells[index]
+        start_s, end_s = lists.times.starts_s[work], lists.times.ends_s[work]
         if start_s > now_s + same_s:
             if index == 0:
                 cut(WARMUP, start_s, now_s, start_s, same_s, charges)
             else:
-                own, last_own = 0, 0
-                if has_own:
-                    own, last_own = own_begins[rank], own_begins[rank + 1]
-                    low, high = own, last_own
-                    while low < high:
-                        middle = (low + high) // 2
-                        if own_starts_s[middle] < now_s:
-                            low = middle + 1
-                        else:
-                            high = middle
-                    own = max(own, low - 1)
-                first = work
-                while first > begins[rank] and not is_busy(first - 1, codes, starts_s, ends_s):
-                    first -= 1
-                brought = -1
-                for i in range(first, work + 1):
-                    awaited = -1  # the Send, Reduce or Unshard that the rank waited for, and until when
-                    awaited_s = 0.0
-                    for turn in range(2):
-                        awaited = -1
-                        if turn == 0 and i > begins[rank] and SEND_F <= codes[i - 1] <= SEND_B:
-                            off_s = left_s[i - 1] if len(left_s) else posted_s[i - 1]
-                            if posted_s[i] >= starts_s[i - 1] - same_s and off_s + same_s < posted_s[i]:
-                                awaited, awaited_s = i - 1, min(ends_s[i - 1], posted_s[i])
-                        elif turn == 1 and len(reduces) and reduces[i] >= 0:
-                            awaited, awaited_s = reduces[i], ends_s[reduces[i]]
-                        if awaited < 0:
-                            continue
-                        while own < last_own and own_starts_s[own] < posted_s[awaited]:
-                            now_s = cut(OVERHEAD, own_starts_s[own], now_s, start_s, same_s, charges)
-                            handed_s = min(own_ends_s[own], posted_s[awaited])
-                            now_s = cut(HAND_OVER, handed_s, now_s, start_s, same_s, charges)
-                            own += 1
-                        now_s = cut(OVERHEAD, posted_s[awaited], now_s, start_s, same_s, charges)
-                        if turn == 1:
-                            now_s = cut(COLLECTIVE, awaited_s, now_s, start_s, same_s, charges)
-                            continue
-                        off_s = left_s[awaited] if len(left_s) else posted_s[awaited]
-                        now_s = cut(HAND_OVER, off_s, now_s, start_s, same_s, charges)
-                        now_s = cut(BUSY_LINK, starts_s[awaited], now_s, start_s, same_s, charges)
-                        now_s = cut(TRANSFER, awaited_s, now_s, start_s, same_s, charges)
-                for i in range(first, work + (2 if codes[work] >= OVERLAPPED else 1)):
-                    code = codes[i] % OVERLAPPED
-                    if code >= SEND_F:
-                        continue
-                    message = foreign[code * num_stages + stages[i]] * num_microbatches + microbatches[i]
-                    if message < 0 or sends[message] < 0 or not begins[rank] <= recvs[message] < begins[rank + 1]:
-                        continue
-                    if brought < 0 or ends_s[recvs[message]] > ends_s[recvs[brought]]:
-                        brought = message
-                if brought >= 0:
-                    send, recv = sends[brought], recvs[brought]
-                    maker = UPSTREAM if codes[send] == SEND_F else DOWNSTREAM
-                    off_s = left_s[send] if len(left_s) else posted_s[send]
-                    now_s = cut(maker, posted_s[send], now_s, start_s, same_s, charges)
-                    now_s = cut(HAND_OVER, off_s, now_s, start_s, same_s, charges)
-                    now_s = cut(BUSY_LINK, starts_s[recv], now_s, start_s, same_s, charges)
-                    now_s = cut(TRANSFER, ends_s[recv], now_s, start_s, same_s, charges)
-                while own < last_own and own_starts_s[own] < start_s:
-                    now_s = cut(OVERHEAD, own_starts_s[own], now_s, start_s, same_s, charges)
-                    now_s = cut(HAND_OVER, min(own_ends_s[own], start_s), now_s, start_s, same_s, charges)
-                    own += 1
-                cut(OVERHEAD, start_s, now_s, start_s, same_s, charges)
+                charge_gap(work, works.ranks[index], now_s, same_s, lists, charges)
             now_s = start_s
         if end_s > now_s:
             add_up(BUSY, end_s - now_s, charges)
             now_s = end_s
+    charge_end(works, extent, now_s, lists, charges)
 
 
-CHARGE_PARTS = add_up, cut, is_busy
+CHARGE_PARTS = (add_up, cut, is_busy, free_s, cut_message, first_own, cut_own, last_brought, charge_gap, charge_end)
 """The functions that the loop calls, for numba."""

@@ -44,6 +44,7 @@ from pipesched.simulator.analysis.idle_loop import (
     OwnTimes,
     Posts,
     SpanTimes,
+    TimedLists,
     Works,
     charge_device,
     find_transfers,
@@ -123,16 +124,15 @@ class _Charges:
 
     def __init__(self, timeline: Timeline) -> None:
         self._spans = spans = timeline.columns
-        numbers, self._num_microbatches = _numbered(spans.ops.microbatches)
+        numbers, num_microbatches = _numbered(spans.ops.microbatches)
         self._cells = spans.ops.cells._replace(microbatches=numbers)
         self._begins, self._codes, stages, *_ = self._cells
         self._times_s = SpanTimes(spans.posted_s, spans.starts_s, spans.ends_s)
         num_stages = 1 + machine_code.bounds(stages)[1]
-        sends, recvs = (machine_code.int32s(2 * num_stages * self._num_microbatches, -1) for _ in range(2))
+        sends, recvs = (machine_code.int32s(2 * num_stages * num_microbatches, -1) for _ in range(2))
         machine_code.run_loop(
-            find_transfers, self._cells, num_stages, self._num_microbatches, sends, recvs, num_steps=len(self._codes)
+            find_transfers, self._cells, num_stages, num_microbatches, sends, recvs, num_steps=len(self._codes)
         )
-        self._table = message_table(num_stages)
         self._extent = Extent(timeline.start_s, timeline.start_s + timeline.makespan_s, SAME * timeline.makespan_s)
         self._reduces, self._open = _reduces(spans.ops, stages)
         reduce_of = machine_code.int32s(len(self._codes) if self._reduces else 0, -1)
@@ -140,6 +140,9 @@ class _Charges:
             reduce_of[step] = reduce
         self._posts = Posts(sends, recvs, reduce_of, self._left(timeline.hand_overs, spans.ops))
         self._own = self._hand_overs(timeline.hand_overs)
+        self._lists = TimedLists(
+            self._cells, self._times_s, message_table(num_stages), num_microbatches, self._posts, self._own
+        )
         self._ranks: defaultdict[int, list[int]] = defaultdict(list)
         for rank, device in enumerate(timeline.rank_to_device):
             self._ranks[device].append(rank)
@@ -160,8 +163,7 @@ class _Charges:
         charges = Charges(sums, rests, machine_code.int32s(most), begins_s, ends_s, machine_code.int32s(1))
         late_cells, late_ends_s = np.array([cell for cell, _ in late], np.int32), np.array([end_s for _, end_s in late])
         machine_code.run_loop(
-            charge_device, Works(cells, rank_of, late_cells, late_ends_s), self._extent, self._cells, self._times_s,
-            self._table, self._num_microbatches, self._posts, self._own, charges,
+            charge_device, Works(cells, rank_of, late_cells, late_ends_s), self._extent, self._lists, charges,
             num_steps=num_cells, parts=CHARGE_PARTS,
         )  # fmt: skip
         seconds = [float(whole + rest) for whole, rest in zip(sums, rests, strict=True)]

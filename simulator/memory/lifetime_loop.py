@@ -234,6 +234,12 @@ def find_cells(  # noqa: C901 -- one loop: calls with arrays cost machine code m
             raise ValueError("op code: got an unknown code; add it to `find_lifetimes`")
 
 
+def hold(rows: Lifetimes, row: int, part: int, stage: int, since: int, until: int) -> int:
+    """Write a lifetime, and return the next row."""
+    rows.parts[row], rows.stages[row], rows.since[row], rows.until[row] = part, stage, since, until
+    return row + 1
+
+
 def write_computations(  # noqa: C901 -- as above
     lists: LifetimeLists, known: KnownCells, known_stages: KnownStages, rank: int, rows: Lifetimes, row: int
 ) -> int:
@@ -242,7 +248,6 @@ def write_computations(  # noqa: C901 -- as above
     foreign, num_stages, num_microbatches = lists.others, lists.num_stages, lists.num_microbatches
     made_at, _, received, rebuilt_at, weight_at = known
     is_here, opened, stepped, _, _ = known_stages
-    _, parts, row_stages, held_since, held_until = rows
     first, last = begins[rank], begins[rank + 1]
     mode, gradients = lists.mode, num_stages * num_microbatches
     for i in range(first, last):
@@ -251,51 +256,34 @@ def write_computations(  # noqa: C901 -- as above
             own = stage * num_microbatches + microbatches[i]
             since, again, back = 4 * i + START, rebuilt_at[own], made_at[gradients + own]
             if again >= first:
-                parts[row], row_stages[row] = INPUT, stage
-                held_since[row], held_until[row] = since, 4 * again + START
-                row, since = row + 1, 4 * again + START
+                row = hold(rows, row, INPUT, stage, since, 4 * again + START)
+                since = 4 * again + START
             until = 4 * back + END if back >= first else NEVER
-            parts[row], row_stages[row] = SAVED, stage
-            held_since[row], held_until[row] = since, until
-            row += 1
+            row = hold(rows, row, SAVED, stage, since, until)
             if back >= first and codes[back] % OVERLAPPED == I:
-                since, until = until, 4 * weight_at[own] + END if weight_at[own] >= first else NEVER
-                parts[row], row_stages[row] = SAVED_FOR_WEIGHT, stage
-                held_since[row], held_until[row] = since, until
-                row += 1
+                over = 4 * weight_at[own] + END if weight_at[own] >= first else NEVER
+                row = hold(rows, row, SAVED_FOR_WEIGHT, stage, until, over)
         if mode == ACTIVATIONS or code >= SEND_F:
             continue
         if is_here[stage] != rank:
             is_here[stage], opened[stage], stepped[stage] = rank, -1, 0
-            for part in range(WEIGHTS, OPTIMIZER + 1):
-                parts[row], row_stages[row] = part, stage
-                held_since[row], held_until[row] = ALWAYS, NEVER
-                row += 1
+            row = hold(rows, row, WEIGHTS, stage, ALWAYS, NEVER)
+            row = hold(rows, row, OPTIMIZER, stage, ALWAYS, NEVER)
         if code in (B, I):
-            parts[row], row_stages[row] = WORKING, stage
-            held_since[row], held_until[row] = 4 * i + START, 4 * i + END
-            row += 1
+            row = hold(rows, row, WORKING, stage, 4 * i + START, 4 * i + END)
         if len(lookaheads) > 0 and lookaheads[i] > 0 and others[i] > 0:
-            parts[row], row_stages[row] = VERSION, stage
-            held_since[row], held_until[row] = 4 * i + START, 4 * i + OVER
-            row += 1
+            row = hold(rows, row, VERSION, stage, 4 * i + START, 4 * i + OVER)
         needed = foreign[code * num_stages + stage]
         if needed < 0 or code == LATE_R:  # its backward frees the gradient
             continue
         message = needed * num_microbatches + microbatches[i]
         stage = needed if needed < num_stages else needed - num_stages - 1
         if mode == PER_MICROBATCH:
-            parts[row], row_stages[row] = RECEIVED if code == F else RECEIVED_GRADIENT, stage
-            held_since[row], held_until[row] = ALWAYS, NEVER
-            row += 1
+            row = hold(rows, row, RECEIVED if code == F else RECEIVED_GRADIENT, stage, ALWAYS, NEVER)
         elif made_at[message] >= first and not first <= received[message] < last:
-            if code == F:
-                parts[row] = PASSED_SAVED if rebuilt_at[message] < first else PASSED
-            else:
-                parts[row] = PASSED_GRADIENT
-            row_stages[row], held_since[row] = stage, 4 * made_at[message] + END
-            held_until[row] = 4 * i + (START if code == F else OVER)
-            row += 1
+            passed = PASSED_SAVED if rebuilt_at[message] < first else PASSED
+            since, until = 4 * made_at[message] + END, 4 * i + (START if code == F else OVER)
+            row = hold(rows, row, passed if code == F else PASSED_GRADIENT, stage, since, until)
     return row
 
 
@@ -313,7 +301,6 @@ def write_others(  # noqa: C901 -- as above
     num_microbatches, num_versions, mode = lists.num_microbatches, lists.num_versions, lists.mode
     made_at, used_at, _, rebuilt_at, _ = known
     is_here, opened, stepped, is_averaged, last_read = known_stages
-    _, parts, row_stages, held_since, held_until = rows
     first, gradients = begins[rank], lists.num_stages * num_microbatches
     for i in range(first, begins[rank + 1]):
         code, stage = codes[i] % OVERLAPPED, stages[i]
@@ -347,7 +334,7 @@ def write_others(  # noqa: C901 -- as above
                 since = 4 * reader + START if mode == AT_USE else since
         elif code == STEP and is_here[stage] == rank:
             if opened[stage] >= 0:
-                held_until[opened[stage]] = 4 * i + END
+                rows.until[opened[stage]] = 4 * i + END
                 opened[stage] = -1
             reader = last_read[stage * num_versions + stepped[stage]] if stepped[stage] < num_versions else -1
             stepped[stage] += 1
@@ -357,9 +344,7 @@ def write_others(  # noqa: C901 -- as above
             is_averaged[stage] = rank
             part, since = UPDATES, ALWAYS
         if part >= 0:
-            parts[row], row_stages[row] = part, stage
-            held_since[row], held_until[row] = since, until
-            row += 1
+            row = hold(rows, row, part, stage, since, until)
     return row
 
 
@@ -393,5 +378,5 @@ def find_lifetimes(
     rows.begins[len(rows.begins) - 1] = row
 
 
-LIFETIME_PARTS = (count_used, find_cells, write_computations, write_others)
+LIFETIME_PARTS = (hold, count_used, find_cells, write_computations, write_others)
 """The functions that `find_lifetimes` calls, once for all ranks, or once for each."""

@@ -157,7 +157,123 @@ def fits_by_due(
     return fits
 
 
-def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
+def begin_scheduling(
+    arrays: DueArrays, state: DueState, num_microbatches: int, dues: Sequence[float], limits: Sequence[int]
+) -> bool:
+    """Put the state before the first op; return whether the order of due dates fits into memory."""
+    for kind in range(len(arrays.ranks)):
+        state.nexts[kind] = arrays.firsts[kind]
+        for microbatch in range(num_microbatches):
+            state.ready[kind * num_microbatches + microbatch] = 0
+            state.starts[kind * num_microbatches + microbatch] = -1
+            state.missing[kind * num_microbatches + microbatch] = arrays.num_waits[kind]
+    for rank in range(len(arrays.limits)):
+        state.free[rank] = state.held[rank] = state.lasting[rank] = state.looks[rank] = 0
+        state.begins[rank], state.heads[rank] = -1, arrays.op_places[rank]
+        if not fits_by_due(arrays, state, num_microbatches, dues, limits[rank], rank):
+            return False
+    return True
+
+
+def due_choice(
+    arrays: DueArrays, state: DueState, num_microbatches: int, limit: int, rank: int, is_strict: bool
+) -> tuple[int, bool, int, int]:
+    """Choose the kind that is due first among the ready ones of a rank.
+
+    Returns:
+        The kind, or -1; whether it has room only after other ops; when the next op becomes ready; and a kind that may
+        fill idle time, or -1.
+    """
+    now, filling, coming = state.looks[rank], -1, _FAR
+    lasting, passed, passed_most, num_seen = state.lasting[rank], 0, 0, 0
+    place, num_kinds = state.turn_places[rank], len(arrays.ranks)
+    while num_seen < state.open_kinds[rank]:
+        op = state.turns[place]
+        if state.starts[op] >= 0:
+            place += 1
+            if num_seen == 0:
+                state.turn_places[rank] = place
+            continue
+        kind = op // num_microbatches
+        load = load_of(kind, op - kind * num_microbatches, num_microbatches, num_kinds)
+        if op == kind * num_microbatches + state.nexts[kind]:
+            num_seen += 1
+            arrival = state.ready[op] if state.missing[op] == 0 else _FAR
+            if arrival > now:
+                coming = min(coming, arrival)
+            elif lasting + arrays.peaks[load] <= limit and (
+                arrays.lasting[load] <= 0 or lasting + arrays.lasting[load] + passed_most <= limit
+            ):
+                if not arrays.is_filling[kind]:
+                    return kind, state.held[rank] + arrays.peaks[load] > limit, coming, filling
+                if filling < 0 and state.held[rank] + arrays.peaks[load] <= limit:
+                    filling = kind
+            if is_strict and not arrays.is_filling[kind]:
+                break
+        passed_most = max(passed_most, passed + arrays.peaks[load])
+        passed += arrays.lasting[load]
+        place += 1
+    return -1, False, coming, filling
+
+
+def other_choice(arrays: DueArrays, state: DueState, num_microbatches: int, limit: int, rank: int) -> tuple[int, int]:
+    """Return the kind without due dates that has been ready for longest and has room, and since when; -1 without."""
+    chosen, oldest = -1, _FAR
+    for place in range(arrays.other_places[rank], arrays.other_places[rank + 1]):
+        kind = arrays.others[place]
+        microbatch = state.nexts[kind]
+        index = kind * num_microbatches + microbatch
+        load = load_of(kind, microbatch, num_microbatches, len(arrays.ranks))
+        if (
+            microbatch < num_microbatches
+            and state.missing[index] == 0
+            and state.ready[index] < oldest
+            and state.held[rank] + arrays.peaks[load] <= limit
+        ):
+            chosen, oldest = kind, state.ready[index]
+    return chosen, oldest
+
+
+def next_kind(
+    arrays: DueArrays, state: DueState, num_microbatches: int, limit: int, rank: int, is_patient: bool, is_strict: bool
+) -> tuple[int, bool, int]:
+    """Return the kind that a rank starts now, or -1; whether it has due dates; and when the rank looks again."""
+    now = state.looks[rank]
+    due, lacks_room, coming, filling = due_choice(arrays, state, num_microbatches, limit, rank, is_strict)
+    if due < 0 and filling >= 0 and (not is_patient or now + arrays.ticks[filling] <= coming):
+        return filling, True, coming
+    if due >= 0 and not lacks_room:
+        return due, True, coming
+    other, since = other_choice(arrays, state, num_microbatches, limit, rank)
+    if since > now or (is_patient and not lacks_room and now + arrays.ticks[other] > coming):
+        return -1, False, coming
+    return other, False, coming
+
+
+def start_op(arrays: DueArrays, state: DueState, num_microbatches: int, kind: int, now: int) -> None:
+    """Let a rank start the next op of a kind."""
+    rank, microbatch, end = arrays.ranks[kind], state.nexts[kind], now + arrays.ticks[kind]
+    load = load_of(kind, microbatch, num_microbatches, len(arrays.ranks))
+    if state.begins[rank] < 0:
+        state.begins[rank] = now
+    state.starts[kind * num_microbatches + microbatch] = now
+    state.kinds[state.heads[rank]] = kind
+    state.nexts[kind] += 1
+    state.heads[rank] += 1
+    state.held[rank] += arrays.changes[load]
+    state.lasting[rank] += arrays.lasting[load]
+    state.free[rank] = state.looks[rank] = end
+    for place in range(arrays.follower_places[kind], arrays.follower_places[kind + 1]):
+        after = arrays.followers[place]
+        index = after * num_microbatches + microbatch
+        state.missing[index] -= 1
+        state.ready[index] = max(state.ready[index], end + arrays.delays[place])
+        other = arrays.ranks[after]
+        if other != rank:
+            state.looks[other] = min(state.looks[other], max(state.ready[index], state.free[other]))
+
+
+def schedule_by_due(
     arrays: DueArrays,
     state: DueState,
     num_microbatches: int,
@@ -182,109 +298,31 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
     Returns:
         `DOES_NOT_FIT` where the order of due dates does not fit into memory.
     """
-    num_ranks, num_kinds = len(arrays.limits), len(arrays.ranks)
-    for kind in range(num_kinds):
-        state.nexts[kind] = arrays.firsts[kind]
-        for microbatch in range(num_microbatches):
-            state.ready[kind * num_microbatches + microbatch] = 0
-            state.starts[kind * num_microbatches + microbatch] = -1
-            state.missing[kind * num_microbatches + microbatch] = arrays.num_waits[kind]
-    for rank in range(num_ranks):
-        state.free[rank] = state.held[rank] = state.lasting[rank] = state.looks[rank] = 0
-        state.begins[rank], state.heads[rank] = -1, arrays.op_places[rank]
-        if not fits_by_due(arrays, state, num_microbatches, dues, limits[rank], rank):
-            return DOES_NOT_FIT
-    left = 0
-    for kind in range(num_kinds):
-        left += num_microbatches - arrays.firsts[kind]
+    num_ranks = len(arrays.limits)
+    if not begin_scheduling(arrays, state, num_microbatches, dues, limits):
+        return DOES_NOT_FIT
+    left = arrays.op_places[num_ranks]
     while left > 0:
-        now, rank = state.looks[0], 0
+        rank = 0
         for other in range(1, num_ranks):
-            if state.looks[other] < now:
-                now, rank = state.looks[other], other
+            if state.looks[other] < state.looks[rank]:
+                rank = other
+        now = state.looks[rank]
         if now == _FAR:
             return DOES_NOT_FIT
-        limit, chosen, lacks_room, coming, filling = limits[rank], -1, False, _FAR, -1
-        lasting, passed, passed_most, num_seen = state.lasting[rank], 0, 0, 0
-        place = state.turn_places[rank]
-        while num_seen < state.open_kinds[rank]:
-            op = state.turns[place]
-            if state.starts[op] >= 0:
-                place += 1
-                if num_seen == 0:
-                    state.turn_places[rank] = place
-                continue
-            kind = op // num_microbatches
-            load = load_of(kind, op - kind * num_microbatches, num_microbatches, num_kinds)
-            if op == kind * num_microbatches + state.nexts[kind]:
-                num_seen += 1
-                arrival = state.ready[op] if state.missing[op] == 0 else _FAR
-                if arrival > now:
-                    coming = min(coming, arrival)
-                elif lasting + arrays.peaks[load] <= limit and (
-                    arrays.lasting[load] <= 0 or lasting + arrays.lasting[load] + passed_most <= limit
-                ):
-                    if not arrays.is_filling[kind]:
-                        chosen, lacks_room = kind, state.held[rank] + arrays.peaks[load] > limit
-                        break
-                    if filling < 0 and state.held[rank] + arrays.peaks[load] <= limit:
-                        filling = kind
-                if is_strict and not arrays.is_filling[kind]:
-                    break
-            passed_most = max(passed_most, passed + arrays.peaks[load])
-            passed += arrays.lasting[load]
-            place += 1
-        if chosen < 0 and filling >= 0 and (not is_patient or now + arrays.ticks[filling] <= coming):
-            chosen, lacks_room = filling, False
-        candidate = chosen
-        if chosen < 0 or lacks_room:
-            chosen, oldest = -1, _FAR
-            for place in range(arrays.other_places[rank], arrays.other_places[rank + 1]):
-                kind = arrays.others[place]
-                microbatch = state.nexts[kind]
-                index = kind * num_microbatches + microbatch
-                load = load_of(kind, microbatch, num_microbatches, num_kinds)
-                if (
-                    microbatch < num_microbatches
-                    and state.missing[index] == 0
-                    and state.ready[index] < oldest
-                    and state.held[rank] + arrays.peaks[load] <= limit
-                ):
-                    chosen, oldest = kind, state.ready[index]
-            if chosen >= 0:
-                is_early = lacks_room or not is_patient or now + arrays.ticks[chosen] <= coming
-                if oldest > now or not is_early:
-                    chosen = -1
-        if chosen < 0:
+        kind, is_due, coming = next_kind(arrays, state, num_microbatches, limits[rank], rank, is_patient, is_strict)
+        if kind < 0:
             state.looks[rank] = coming
             continue
-        microbatch, end = state.nexts[chosen], now + arrays.ticks[chosen]
-        load = load_of(chosen, microbatch, num_microbatches, num_kinds)
-        if state.begins[rank] < 0:
-            state.begins[rank] = now
-        state.starts[chosen * num_microbatches + microbatch] = now
-        state.kinds[state.heads[rank]] = chosen
-        state.nexts[chosen] += 1
-        state.heads[rank] += 1
-        if chosen == candidate and microbatch == num_microbatches - 1:
+        if is_due and state.nexts[kind] == num_microbatches - 1:
             state.open_kinds[rank] -= 1
+        start_op(arrays, state, num_microbatches, kind, now)
         left -= 1
-        state.held[rank] += arrays.changes[load]
-        state.lasting[rank] += arrays.lasting[load]
-        state.free[rank] = state.looks[rank] = end
-        for place in range(arrays.follower_places[chosen], arrays.follower_places[chosen + 1]):
-            after = arrays.followers[place]
-            index = after * num_microbatches + microbatch
-            state.missing[index] -= 1
-            state.ready[index] = max(state.ready[index], end + arrays.delays[place])
-            other = arrays.ranks[after]
-            if other != rank:
-                state.looks[other] = min(state.looks[other], max(state.ready[index], state.free[other]))
     longest = 0
     for rank in range(num_ranks):
         longest = max(longest, state.free[rank] - (state.begins[rank] if is_repeated else 0))
     return longest
 
 
-DUE_PARTS = (load_of, fits_by_due)
+DUE_PARTS = (load_of, fits_by_due, begin_scheduling, due_choice, other_choice, next_kind, start_op)
 """The functions that `schedule_by_due` calls."""
