@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -171,7 +170,3 @@ class Program:
         columns_of_works = columns.rank_of(cells), cells, times[numbers], times[numbers + 1]
         for rank, cell, start_s, end_s in zip(*(column.tolist() for column in columns_of_works), strict=True):
             yield HandOver(rank, columns.op_at(cell), start_s, end_s)
-
-    def ranks(self) -> Iterator[int]:
-        """Yield the rank of each span."""
-        return chain.from_iterable(repeat(rank, len(row)) for rank, row in enumerate(self.schedule.ops))
