@@ -28,6 +28,7 @@ from .labels import readable_pace as readable_pace
 from .labels import readable_reason as readable_reason
 from .labels import readable_s as readable_s
 from .labels import readable_share as readable_share
+from .labels import size_unit as size_unit
 from .labels import sources as sources
 from .labels import unit_of as unit_of
 from .straggler import Straggler as Straggler

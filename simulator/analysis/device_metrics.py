@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline
@@ -50,15 +50,8 @@ class DeviceMetrics:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return {
-            "device": self.device,
-            "busy_s": self.busy_s,
-            "idle_s": self.idle_s,
-            "span_s": self.span_s,
-            "idle_by_cause_s": dict(self.idle_by_cause_s),
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "peak_memory_by_kind": dict(self.peak_memory_by_kind),
-        }
+        by_name = {name: dict(getattr(self, name)) for name in ("idle_by_cause_s", "peak_memory_by_kind")}
+        return asdict(self) | by_name
 
     def to_row(self) -> dict[str, int | float | None]:
         """Return its times [s], its peak of memory [bytes] and its idle time by cause [s], as a row of a table."""

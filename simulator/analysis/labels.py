@@ -106,14 +106,20 @@ def readable_change_s(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{readable_s(abs(seconds))}"
 
 
+def size_unit(largest: float) -> tuple[float, str]:
+    """Return the unit in which people read sizes up to `largest` [bytes]: its bytes, and its name."""
+    for size, name in ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
+        if largest >= size:
+            return size, name
+    return 1.0, "B"
+
+
 def readable_bytes(num_bytes: float | None) -> str:
     """Return a size in a readable unit, or ``-`` for an unknown size."""
     if num_bytes is None:
         return "-"
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(num_bytes) >= size:
-            return f"{num_bytes / size:.4g} {unit}"
-    return f"{num_bytes:.0f} B"
+    size, unit = size_unit(abs(num_bytes))
+    return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes / size:.4g} {unit}"
 
 
 def readable_reason(reason: str | None) -> str:

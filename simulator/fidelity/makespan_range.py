@@ -119,7 +119,7 @@ class MedianInterval:
 
     def to_dict(self) -> dict[str, float]:
         """Return plain data."""
-        return {"median": self.median, "low": self.low, "high": self.high}
+        return asdict(self)
 
 
 def median_interval(values: Sequence[float], seed: int = 0) -> MedianInterval:

@@ -13,9 +13,9 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, zip_longest
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -36,24 +36,6 @@ _OP_BYTES = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class OverCapacity:
-    """A device that holds more than it has, and the op that took it there."""
-
-    device: int
-    rank: int
-    op: Op
-    time_s: float
-    held_bytes: int
-    capacity_bytes: int
-
-    def __str__(self) -> str:
-        return (
-            f"device {self.device} holds {self.held_bytes} bytes of {self.capacity_bytes} "
-            f"from {self.time_s:.6g} s on, at {self.op} of rank {self.rank}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class FullestMoment:
     """The moment at which one of all devices holds most [bytes], and the op that took it there."""
 
@@ -66,6 +48,19 @@ class FullestMoment:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return {"device": self.device, "rank": self.rank, "op": str(self.op), "time_s": self.time_s}
+
+
+@dataclass(frozen=True, slots=True)
+class OverCapacity(FullestMoment):
+    """A device that holds more than it has, and the op that took it there."""
+
+    capacity_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"device {self.device} holds {self.held_bytes} bytes of {self.capacity_bytes} "
+            f"from {self.time_s:.6g} s on, at {self.op} of rank {self.rank}"
+        )
 
 
 def memory(
@@ -182,18 +177,18 @@ def peak_memory(samples: Iterable[MemorySample]) -> Mapping[int, MemorySample]:
 
 def over_capacity(samples: Iterable[MemorySample], cluster: Cluster, timeline: Timeline) -> OverCapacity | None:
     """Return the first moment at which a device holds more than its capacity; None when none does."""
-    first: tuple[MemorySample, int, bool] | None = None
     known = tuple(samples)
-    for sample, following in zip_longest(known, known[1:]):
-        capacity = cluster.devices[sample.device].memory_bytes
-        if capacity is not None and sample.total_bytes > capacity and (not first or sample.time_s < first[0].time_s):
-            passes = following is not None and (following.device, following.time_s) == (sample.device, sample.time_s)
-            first = (sample, capacity, passes)
-    if first is None:
+    limits = [cluster.devices[sample.device].memory_bytes for sample in known]
+    over = [
+        (sample.time_s, place, limit)
+        for place, (sample, limit) in enumerate(zip(known, limits, strict=True))
+        if limit is not None and sample.total_bytes > limit
+    ]
+    if not over:
         return None
-    sample, capacity, passes = first
-    culprit = _taker(timeline, sample, passes=passes)
-    return OverCapacity(sample.device, culprit.rank, culprit.op, sample.time_s, sample.total_bytes, capacity)
+    _, place, limit = min(over)
+    taker, sample = _taker(timeline, known, place), known[place]
+    return OverCapacity(sample.device, taker.rank, taker.op, sample.time_s, sample.total_bytes, limit)
 
 
 def fullest_moment(timeline: Timeline) -> FullestMoment | None:
@@ -202,35 +197,27 @@ def fullest_moment(timeline: Timeline) -> FullestMoment | None:
     if not known:
         return None
     place = max(range(len(known)), key=lambda place: (known[place].total_bytes, -known[place].time_s))
-    sample, following = known[place], known[place + 1 : place + 2]
-    passes = any((later.device, later.time_s) == (sample.device, sample.time_s) for later in following)
-    taker = _taker(timeline, sample, passes=passes)
+    taker, sample = _taker(timeline, known, place), known[place]
     return FullestMoment(sample.device, taker.rank, taker.op, sample.time_s, sample.total_bytes)
 
 
-def _taker(timeline: Timeline, sample: MemorySample, *, passes: bool) -> Span:
+def _taker(timeline: Timeline, samples: Sequence[MemorySample], place: int) -> Span:
     """Return the op that takes a device to the bytes of a sample: its last op until then that takes memory.
 
-    Args:
-        timeline: The Timeline.
-        sample: The bytes of a device from a time on.
-        passes: Whether they last only for a moment of that time.
+    Where the next sample has the same time, the bytes last only for a moment: an op that runs on took none of them.
     """
-    device, time_s = sample.device, sample.time_s
+    device, time_s = samples[place].device, samples[place].time_s
+    passes = any((later.device, later.time_s) == (device, time_s) for later in samples[place + 1 : place + 2])
     ranks = [rank for rank, its_device in enumerate(timeline.rank_to_device) if its_device == device]
     spans = chain.from_iterable(map(timeline.columns.of_rank, ranks))
     takers = [(_taken_s(span), index, span) for index, span in enumerate(spans) if not isinstance(span.op, Send)]
-    before = [taker for taker in takers if taker[0] <= time_s and not (passes and _lasts_from(taker[2], time_s))]
+    before = [taker for taker in takers if taker[0] <= time_s and not (passes and taker[0] == time_s < taker[2].end_s)]
     return max(before, default=min(takers))[2]
 
 
 def _taken_s(span: Span) -> float:
     """Return when an op takes its memory: a Recv when it is posted, all else when it starts."""
     return span.posted_s if isinstance(span.op, Recv) else span.start_s
-
-
-def _lasts_from(span: Span, time_s: float) -> bool:
-    return _taken_s(span) == time_s < span.end_s
 
 
 def _last_longer(held: Totals, begin_s: float) -> npt.NDArray[np.bool_]:

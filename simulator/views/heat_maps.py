@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import literal
+from pipesched.simulator.analysis import literal, size_unit, unit_of
 from pipesched.simulator.search import Learning, Outcome
 from pipesched.simulator.tuner import Evaluator, pareto, ranked
 from pipesched.simulator.views.figure import BLUE, DARK_RED, FAINT, HEAT_MAP, INK, PALE_GREY, WHITE
@@ -219,10 +219,6 @@ def short_number(value: float) -> str:
     return f"{value:.4g}" if value >= 1000 else f"{value:.3g}"
 
 
-_TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
-_SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
-
-
 @dataclass(frozen=True, slots=True)
 class ScaledQuantity:
     """A quantity of settings in the unit that people read it in.
@@ -303,8 +299,8 @@ def setting_grid(outcomes: Iterable[Outcome]) -> SettingGrid:
         microbatches=tuple(ms),
         pipelines=tuple(ns),
         cells=tuple(tuple(best.get((m, n)) for n in ns) for m in ms),
-        time=_quantity("time per batch", _TIMES, min(map(_seconds, best.values())), _seconds),
-        memory=_quantity("memory", _SIZES, max(map(_bytes, known)), _bytes),
+        time=_quantity("time per batch", *unit_of(min(map(_seconds, best.values()))), _seconds),
+        memory=_quantity("memory", *size_unit(max(map(_bytes, known))), _bytes),
     )
 
 
@@ -316,9 +312,5 @@ def _bytes(outcome: Outcome) -> float:
     return math.nan if outcome.held_bytes is None else outcome.held_bytes
 
 
-def _quantity(
-    name: str, units: Sequence[tuple[str, float]], value: float, of: Callable[[Outcome], float]
-) -> ScaledQuantity:
-    """Return a quantity in the largest unit that `value` has one of, or in the smallest."""
-    unit, size = next((unit for unit in units if value >= unit[1]), units[-1])
+def _quantity(name: str, size: float, unit: str, of: Callable[[Outcome], float]) -> ScaledQuantity:
     return ScaledQuantity(f"{name} [{unit}]", lambda outcome: of(outcome) / size)
