@@ -21,7 +21,7 @@ TUNE = (
     "--link latency=0.1ms,bandwidth=1GB/s"
 )
 """4 numbers of micro-batches, 8 of pipelines, 16 advances, with and without recompute: 1,024 settings."""
-ESTIMATE = "profile gpt:layers=98,width=4096 --gpu h100 --dtype bfloat16 --microbatch-sizes 1,2,4"
+ESTIMATE = "profile gpt:layers=98,width=4096 --gpu h100 --precision bfloat16 --microbatch-sizes 1,2,4"
 """A model of 100 layers, embedding and head included."""
 PLAN = "plan {profile} -b 256 --nodes 8 --machine dgx-h100"
 LARGE = "simulate -s interleaved -p 512 -m 4096 -v 4 --uniform f=1,b=2 --json"

@@ -185,7 +185,8 @@ def cut_message(
 
 def first_own(rank: int, now_s: float, own_work: OwnTimes) -> int:
     """Return the number of the last hand-over of a rank that begins before a time, or of its first one."""
-    first, low, high = own_work.begins[rank], own_work.begins[rank], own_work.begins[rank + 1]
+    first, last = int(own_work.begins[rank]), int(own_work.begins[rank + 1])
+    low, high = first, last
     while low < high:
         middle = (low + high) // 2
         if own_work.starts_s[middle] < now_s:

@@ -281,9 +281,10 @@ def write_computations(  # noqa: C901 -- as above
         if mode == PER_MICROBATCH:
             row = hold(rows, row, RECEIVED if code == F else RECEIVED_GRADIENT, stage, ALWAYS, NEVER)
         elif made_at[message] >= first and not first <= received[message] < last:
-            passed = PASSED_SAVED if rebuilt_at[message] < first else PASSED
-            since, until = 4 * made_at[message] + END, 4 * i + (START if code == F else OVER)
-            row = hold(rows, row, passed if code == F else PASSED_GRADIENT, stage, since, until)
+            part = PASSED_GRADIENT
+            if code == F:
+                part = PASSED_SAVED if rebuilt_at[message] < first else PASSED
+            row = hold(rows, row, part, stage, 4 * made_at[message] + END, 4 * i + (START if code == F else OVER))
     return row
 
 
