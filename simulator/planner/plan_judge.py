@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import final
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import with_tied_sum
 from pipesched.simulator import Estimate, Meaning, Precision, Scenario
@@ -75,7 +74,7 @@ class PlanJudge:
         reason = refusal_of(candidate)
         if reason is not None:
             return BoundedSetting(math.inf, number, candidate, Outcome(candidate, reason=reason))
-        least = self._bounds.of(candidate, self._costs(candidate))
+        least = self._bounds.of(candidate, self.cuts.costs_of(candidate))
         bounded = BoundedSetting(least.seconds / candidate.samples_per_step, number, candidate)
         if least.over_memory is None:
             return bounded
@@ -128,7 +127,7 @@ class PlanJudge:
         candidate, request = outcome.setting, self._request
         if outcome.steady_s_per_microbatch is not None:
             return outcome
-        costs = self._costs(candidate)
+        costs = self.cuts.costs_of(candidate)
 
         def lists(times: int) -> Schedule:
             steps = times * steps_of(candidate)
@@ -159,7 +158,9 @@ class PlanJudge:
     def _with_copy(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
         candidate, request = bounded.setting, self._request
         try:
-            copy = bound_single_copy(candidate, self._costs(candidate), request.cluster, self._bounds, request.network)
+            copy = bound_single_copy(
+                candidate, self.cuts.costs_of(candidate), request.cluster, self._bounds, request.network
+            )
         except UNPREDICTABLE as error:
             return replace(bounded, cost=math.inf, outcome=Outcome(candidate, reason=str(error)))
         if copy.over_memory is not None:
@@ -177,19 +178,16 @@ class PlanJudge:
             pace = shown_pace(candidate, lists, timeline, request.cluster, request.network)
         return replace(
             outcome,
-            sent_bytes=communication_volume(lists, self._costs(candidate)).num_bytes // steps,
+            sent_bytes=communication_volume(lists, self.cuts.costs_of(candidate)).num_bytes // steps,
             parts=time_parts(timeline, uses, estimate.seconds, steps),
             bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
         ).at_pace(pace)
 
     def _scenario(self, candidate: Setting) -> tuple[Schedule, Scenario]:
         """Return the lowered lists of a candidate, and the scenario that predicts it."""
-        costs, request = self._costs(candidate), self._request
+        costs, request = self.cuts.costs_of(candidate), self._request
         lists = lists_of_candidate(candidate, costs)
         return lists, Scenario(lists, costs, request.cluster, request.network)
-
-    def _costs(self, candidate: Setting) -> StageCosts:
-        return self.cuts.costs_of(candidate)
 
 
 def _outcome(candidate: Setting, estimate: Estimate) -> Outcome:
