@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from pipesched.schedules import Schedule
 from pipesched.schedules.weights import Use, Uses, first_uses, looks_ahead
@@ -18,7 +16,10 @@ from pipesched.simulator.views.figure import (
     STALENESS_MAP,
     WHITE,
 )
-from pipesched.simulator.views.shown_figure import ShownFigure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _MOST_CELLS = 640
 """More are shown as colours, without their numbers."""
@@ -73,6 +74,8 @@ def staleness_figure(schedule: Schedule, num_microbatches: int = 32, title: str 
     shown = panels(schedule, num_microbatches)
     count = min(num_microbatches, schedule.num_microbatches)
     part = f"micro-batches 0 to {count - 1} of {schedule.num_microbatches}"
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
+
     height_in = len(shown) * (0.75 + max(0.5, min(6.0, 0.26 * schedule.num_stages))) + 0.6
     figure = ShownFigure(
         figsize=(max(5.0, min(16.0, 0.32 * count + 2.2)), height_in), facecolor=WHITE, layout="constrained"
