@@ -21,14 +21,7 @@ from pipesched.profiles.costs import (
 from pipesched.profiles.inside_stage.collective_time import collective_s
 from pipesched.profiles.inside_stage.fabric import Fabric, group_of, linked_group
 from pipesched.profiles.inside_stage.kernel_time import kernel_s
-from pipesched.profiles.inside_stage.layer_operators import (
-    OperatorPass,
-    TransformerLayer,
-    block_layer,
-    embedding_layer,
-    head_layer,
-    prediction_layer,
-)
+from pipesched.profiles.inside_stage.layer_operators import LayerMaker, OperatorPass, TransformerLayer
 from pipesched.profiles.inside_stage.model_shape import ModelShape
 from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind, GroupName, Operator
 from pipesched.profiles.inside_stage.sharding import require_divided
@@ -137,8 +130,9 @@ def estimated_profile(
     def cost(name: str, layers: Sequence[TransformerLayer]) -> LayerCost:
         return _layer_cost(name, layers, sizes, clock, optimizer)
 
-    dense = [block_layer(shape, size, sharding) for size in sizes]
-    sparse = [block_layer(shape, size, sharding, has_experts=True) for size in sizes] if shape.experts else []
+    makers = [LayerMaker(shape, size, sharding) for size in sizes]
+    dense = [maker.block() for maker in makers]
+    sparse = [maker.block(has_experts=True) for maker in makers] if shape.experts else []
     kinds = {False: cost("", dense), True: cost("", sparse) if sparse else None}
     blocks = []
     for index in range(shape.layers):
@@ -147,16 +141,16 @@ def estimated_profile(
         blocks.append(replace(kind, name=f"block {index}"))
     placeholder_bytes = max(block.matrix_gradient_bytes for block in (dense[0], *sparse[:1]))
     layers = (
-        cost("embedding", [embedding_layer(shape, size, sharding) for size in sizes]),
+        cost("embedding", [maker.embedding() for maker in makers]),
         *blocks,
         *(
             cost(
                 f"prediction {index}",
-                [prediction_layer(shape, size, sharding, shape.has_experts(shape.layers + index)) for size in sizes],
+                [maker.prediction(shape.has_experts(shape.layers + index)) for maker in makers],
             )
             for index in range(shape.predicted_tokens)
         ),
-        cost("head", [_head(shape, size, sharding, placeholder_bytes) for size in sizes]),
+        cost("head", [_head(maker, placeholder_bytes) for maker in makers]),
     )
     unfitted = replace(sharding, fit_factor=1.0)
     provenance = estimated_provenance(f"{gpu.name}, estimated", optimizer, unfitted, gpu.family)
@@ -167,10 +161,10 @@ def estimated_profile(
     return with_fit_factor(profile, sharding.fit_factor)
 
 
-def _head(shape: ModelShape, size: int, sharding: LayerSharding, placeholder_bytes: int) -> TransformerLayer:
+def _head(maker: LayerMaker, placeholder_bytes: int) -> TransformerLayer:
     """Return the head, in whose passes the placeholders of fused gradients of the blocks remain from the last step."""
-    head = head_layer(shape, size, sharding)
-    kept_bytes = placeholder_bytes if sharding.has_fused_gradients else 0
+    head = maker.head()
+    kept_bytes = placeholder_bytes if maker.sharding.has_fused_gradients else 0
     return replace(head, working_bytes=head.working_bytes + kept_bytes)
 
 

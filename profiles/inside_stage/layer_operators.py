@@ -181,36 +181,14 @@ class _Passes:
         self.exchanges_back.append(Collective(back, num_bytes, group, is_hidden, copies))
 
 
-def embedding_layer(shape: ModelShape, microbatch_size: int, sharding: LayerSharding) -> TransformerLayer:
-    """Return the embedding of tokens, and of positions where they are learned."""
-    return _LayerMaker(shape, microbatch_size, sharding).embedding()
+class LayerMaker:
+    """Makes the layers of a transformer for a micro-batch on one GPU.
 
-
-def block_layer(
-    shape: ModelShape, microbatch_size: int, sharding: LayerSharding, has_experts: bool = False
-) -> TransformerLayer:
-    """Return a block: attention and feed-forward part, each after a norm and before a residual sum."""
-    return _LayerMaker(shape, microbatch_size, sharding).block(has_experts)
-
-
-def prediction_layer(
-    shape: ModelShape, microbatch_size: int, sharding: LayerSharding, has_experts: bool = False
-) -> TransformerLayer:
-    """Return a block of multi-token prediction, with logits and loss of its own over the head's weights.
-
-    The norms of the activation and of the next token's embedding are joined, and halved by a product (DeepSeek-V3,
-    arXiv:2412.19437, section 2.2).
+    Args:
+        shape: The model.
+        microbatch_size: Samples.
+        sharding: The split of the layers over the GPUs of a stage.
     """
-    return _LayerMaker(shape, microbatch_size, sharding).prediction(has_experts)
-
-
-def head_layer(shape: ModelShape, microbatch_size: int, sharding: LayerSharding) -> TransformerLayer:
-    """Return the last norm, the logits of the vocabulary, and their loss."""
-    return _LayerMaker(shape, microbatch_size, sharding).head()
-
-
-class _LayerMaker:
-    """The common numbers of all layers, for a micro-batch on one GPU."""
 
     def __init__(self, shape: ModelShape, microbatch_size: int, sharding: LayerSharding) -> None:
         self.shape, self.sharding, self.samples = shape, sharding, microbatch_size
@@ -227,10 +205,12 @@ class _LayerMaker:
         return _Passes(self.element_bytes, linear_bytes, min(FLOAT32_BYTES, self.sharding.gradient_bytes))
 
     def embedding(self) -> TransformerLayer:
+        """Return the embedding of tokens, and of positions where they are learned."""
         e, shape = self.element_bytes, self.shape
         passes = self._passes()
         passes.parameters = -(-shape.vocab // self.sharding.tensor) * shape.hidden
         passes.parameters += shape.sequence * shape.hidden if shape.has_positions else 0
+        passes.parameters += shape.norm_parameters(shape.hidden) if shape.has_embedding_norm else 0
         passes.moved("lookup", 2 * e * self.tokens * shape.hidden, 0)
         if shape.has_positions:
             passes.moved("positions", 3 * e * self.between, 0)
@@ -247,13 +227,19 @@ class _LayerMaker:
             backward_weight=layer.backward_weight + OperatorPass((), layer.backward_input.collectives),
         )
 
-    def block(self, has_experts: bool) -> TransformerLayer:
+    def block(self, has_experts: bool = False) -> TransformerLayer:
+        """Return a block: attention and feed-forward part, each after a norm and before a residual sum."""
         passes = self._passes()
         self._block(passes, has_experts)
         name = "expert block" if has_experts else "block"
         return self._made(name, passes, self.message_bytes, self.message_bytes)
 
-    def prediction(self, has_experts: bool) -> TransformerLayer:
+    def prediction(self, has_experts: bool = False) -> TransformerLayer:
+        """Return a block of multi-token prediction, with logits and loss of its own over the head's weights.
+
+        The norms of the activation and of the next token's embedding are joined, and halved by a product (DeepSeek-V3,
+        arXiv:2412.19437, section 2.2).
+        """
         passes, width = self._passes(), self.shape.hidden
         self._norm(passes, "embedding norm")
         self._norm(passes, "activation norm")
@@ -276,6 +262,7 @@ class _LayerMaker:
             self._dense_part(passes, self.shape.ffn)
 
     def head(self) -> TransformerLayer:
+        """Return the last norm, the logits of the vocabulary, and their loss."""
         passes = self._passes()
         self._logits(passes)
         return self._made("head", passes, self.message_bytes, 0, extra=self._logits_bytes())
@@ -313,7 +300,9 @@ class _LayerMaker:
         queries, keys = heads * size, kv_heads * size
         self._norm(passes, "attention norm")
         self._gathered(passes)
-        passes.linear("qkv", self.tokens, shape.hidden, queries, keys, keys, bias=shape.has_bias)
+        has_bias = shape.has_bias or shape.has_query_bias
+        passes.linear("qkv", self.tokens, shape.hidden, queries, keys, keys, bias=has_bias)
+        passes.parameters += 2 * shape.norm_parameters(size) if shape.has_head_norms else 0
         if not shape.has_positions:
             turned = e * self.tokens * (queries + keys)  # the values keep the whole result of the product
             passes.moved("rotary", 2 * turned, 2 * turned, turned)
@@ -336,6 +325,7 @@ class _LayerMaker:
         down = latent.key_value_rank + latent.rope_size
         passes.linear("key value down", rows, shape.hidden, down, saved=rows * down)
         passes.moved("key value norm", 2 * e * rows * down, 3 * e * rows * down)
+        passes.parameters += sum(map(shape.norm_parameters, (latent.query_rank or 0, latent.key_value_rank)))
         up = heads * (latent.nope_size + latent.value_size)
         passes.linear("key value up", self.tokens, latent.key_value_rank, up, saved=rows * latent.key_value_rank)
         if t > 1 and self.sharding.has_sequence:
@@ -431,7 +421,7 @@ class _LayerMaker:
         tensor, expert_tensor = sharding.tensor, sharding.expert_tensor
         self._norm(passes, "feed-forward norm")
         own = self.tokens // tensor  # tokens that this GPU sends to experts
-        passes.linear("router", own, shape.hidden, experts.count, is_linear=False)
+        passes.linear("router", own, shape.hidden, experts.count, bias=experts.has_router_bias, is_linear=False)
         kept = _ROUTED_BYTES * own * experts.count
         passes.moved("routing", kept, 2 * FLOAT32_BYTES * own * experts.count, kept)
         sent = own * experts.topk
@@ -454,6 +444,7 @@ class _LayerMaker:
         if experts.shared_ffn:
             self._gathered(passes)
             self._feed_forward(passes, self.tokens, experts.shared_ffn // tensor, "shared ")
+            passes.parameters += shape.hidden if experts.has_shared_gate else 0
             self._reduced(passes)
         passes.moved("feed-forward residual", 3 * self.message_bytes, self.message_bytes)
 
@@ -462,7 +453,7 @@ class _LayerMaker:
         number = self.message_bytes
         saved = (2 if passes.forward else 1) * number + 2 * FLOAT32_BYTES * self.between_tokens
         passes.moved(name, 2 * number, 4 * number, saved)
-        passes.parameters += self.shape.hidden * (2 if self.shape.has_layer_norm else 1)
+        passes.parameters += self.shape.norm_parameters(self.shape.hidden)
 
     def _ended(self, passes: _Passes, name: str) -> None:
         """Add the sum over the tensor group, bias, dropout and the residual sum."""

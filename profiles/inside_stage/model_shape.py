@@ -1,7 +1,7 @@
 """The shape of a transformer: all numbers that determine its operators, parameters and activations.
 
-A shape counts its parameters and the floating-point operations of a training step. `flops_per_token` follows PaLM
-(arXiv:2204.02311, appendix B), which defines the model FLOPs utilization (MFU):
+A shape counts the floating-point operations of a training step. `flops_per_token` follows PaLM (arXiv:2204.02311,
+appendix B), which defines the model FLOPs utilization (MFU):
 
     6 x weights of matrix products that a token visits + 6 x layers x heads x (query size + value size) x sequence
 
@@ -141,17 +141,6 @@ class ModelShape:
         expanded = latent.key_value_rank * self.heads * (latent.nope_size + latent.value_size)
         return query_weights + compressed + expanded + output
 
-    @property
-    def attention_parameters(self) -> int:
-        """The parameters of a block's attention: weights, biases, and norms of heads or compressed vectors."""
-        query_biases = (self.heads + 2 * self.kv_heads) * self.head_size
-        biases = query_biases * (self.has_bias or self.has_query_bias) + self.hidden * self.has_bias
-        norms = 2 * self.norm_parameters(self.head_size) * self.has_head_norms
-        if self.latent is not None:
-            norms += self.norm_parameters(self.latent.query_rank or 0)
-            norms += self.norm_parameters(self.latent.key_value_rank)
-        return self.attention_weights + biases + norms
-
     def norm_parameters(self, width: int) -> int:
         """Return the parameters of a norm of `width` numbers."""
         return width * (2 if self.has_layer_norm else 1)
@@ -159,63 +148,6 @@ class ModelShape:
     def feed_forward_weights(self, ffn: int) -> int:
         """Return the weights of a feed-forward part with inner width `ffn`."""
         return (3 if self.is_gated else 2) * self.hidden * ffn
-
-    def feed_forward_parameters(self, ffn: int) -> int:
-        """Return the parameters of a feed-forward part with inner width `ffn`; 0 if the width is 0."""
-        biases = (2 if self.is_gated else 1) * ffn + self.hidden if self.has_bias and ffn else 0
-        return self.feed_forward_weights(ffn) + biases
-
-    @property
-    def router_parameters(self) -> int:
-        """The parameters of the router of a block with experts, and of the gate of its shared experts; otherwise 0."""
-        if self.experts is None:
-            return 0
-        scores = self.experts.count * (self.hidden + self.experts.has_router_bias)
-        return scores + self.hidden * self.experts.has_shared_gate
-
-    @property
-    def embedding_parameters(self) -> int:
-        """The parameters of the embedding: rows of tokens, rows of positions, and a norm."""
-        rows = self.vocab + self.sequence * self.has_positions
-        return rows * self.hidden + self.norm_parameters(self.hidden) * self.has_embedding_norm
-
-    @property
-    def head_parameters(self) -> int:
-        """The parameters of the last norm, and of a head that shares no weights with the embedding."""
-        return self.norm_parameters(self.hidden) + (0 if self.is_tied else self.vocab * self.hidden)
-
-    def block_parameters(self, block: int, *, is_active: bool = False) -> int:
-        """Return the parameters of a block.
-
-        Args:
-            block: Index of the block; an index after the last block is the index of a prediction block.
-            is_active: Count only the experts that a token visits.
-        """
-        parameters = self.attention_parameters + 2 * self.norm_parameters(self.hidden)
-        experts = self.experts
-        if experts is None or not self.has_experts(block):
-            return parameters + self.feed_forward_parameters(self.ffn)
-        routed = experts.topk if is_active else experts.count
-        parameters += self.router_parameters + routed * self.feed_forward_parameters(experts.ffn)
-        return parameters + self.feed_forward_parameters(experts.shared_ffn)
-
-    @property
-    def parameters(self) -> int:
-        """The parameters of the model, without prediction blocks."""
-        blocks = sum(map(self.block_parameters, range(self.layers)))
-        return self.embedding_parameters + blocks + self.head_parameters
-
-    @property
-    def active_parameters(self) -> int:
-        """The parameters that a token visits, without prediction blocks; all parameters of a model without experts."""
-        blocks = sum(self.block_parameters(block, is_active=True) for block in range(self.layers))
-        return self.embedding_parameters + blocks + self.head_parameters
-
-    @property
-    def prediction_parameters(self) -> int:
-        """The parameters of all prediction blocks, whose embedding and head are the model's."""
-        own = 2 * self.hidden**2 + 3 * self.norm_parameters(self.hidden)
-        return sum(own + self.block_parameters(self.layers + index) for index in range(self.predicted_tokens))
 
     @property
     def weights_per_token(self) -> int:

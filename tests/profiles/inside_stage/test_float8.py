@@ -6,7 +6,7 @@ import pytest
 
 from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.inside_stage.kernel_time import kernel_s
-from pipesched.profiles.inside_stage.layer_operators import block_layer, head_layer
+from pipesched.profiles.inside_stage.layer_operators import LayerMaker
 from pipesched.profiles.inside_stage.operators import Operator
 from pipesched.profiles.io import load_gpu, model_shape
 
@@ -19,7 +19,7 @@ def all_operators(layer):
 
 
 def test_inputs_and_output_gradients_are_read_once_and_written_by_rows_and_by_columns():
-    layer, plain = block_layer(DENSE, 1, FLOAT8), block_layer(DENSE, 1, LayerSharding())
+    layer, plain = LayerMaker(DENSE, 1, FLOAT8).block(), LayerMaker(DENSE, 1, LayerSharding()).block()
     tokens, hidden, ffn = DENSE.sequence, DENSE.hidden, DENSE.ffn
     qkv = hidden + 2 * hidden // 4
     casts = {
@@ -38,7 +38,7 @@ def test_inputs_and_output_gradients_are_read_once_and_written_by_rows_and_by_co
 
 def test_products_read_elements_of_one_byte_and_write_two():
     tokens, hidden, ffn = DENSE.sequence, DENSE.hidden, DENSE.ffn
-    layer = block_layer(DENSE, 1, FLOAT8)
+    layer = LayerMaker(DENSE, 1, FLOAT8).block()
     (down,) = [op for op in layer.forward.operators if op.name == "down"]
     (back,) = [op for op in layer.backward_input.operators if op.name == "down"]
     (weight,) = [op for op in layer.backward_weight.operators if op.name == "down"]
@@ -47,7 +47,9 @@ def test_products_read_elements_of_one_byte_and_write_two():
     assert weight.num_bytes == tokens * ffn + tokens * hidden + 8 * ffn * hidden
 
 
-@pytest.mark.parametrize("layer", [head_layer(DENSE, 1, FLOAT8), block_layer(SPARSE, 1, FLOAT8, has_experts=True)])
+@pytest.mark.parametrize(
+    "layer", [LayerMaker(DENSE, 1, FLOAT8).head(), LayerMaker(SPARSE, 1, FLOAT8).block(has_experts=True)]
+)
 def test_logits_and_router_are_not_quantized(layer):
     products = [op for op in all_operators(layer) if op.name in ("logits", "router")]
     assert len(products) == 3

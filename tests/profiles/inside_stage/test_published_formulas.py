@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.inside_stage import Fabric, estimated_profile
-from pipesched.profiles.inside_stage.layer_operators import block_layer, embedding_layer, head_layer
+from pipesched.profiles.inside_stage.layer_operators import LayerMaker
 from pipesched.profiles.io import load_gpu, model_shape
 from pipesched.profiles.models import build_layers, draw_batch, resolve_model
 from pipesched.profiles.models.language_models import gpt
@@ -27,7 +27,8 @@ def flops(layer):
 
 
 def layers_of(shape, samples, sharding):
-    return [layer(shape, samples, sharding) for layer in (embedding_layer, block_layer, head_layer)]
+    maker = LayerMaker(shape, samples, sharding)
+    return [maker.embedding(), maker.block(), maker.head()]
 
 
 def test_gpt_3_has_its_published_number_of_parameters():
@@ -57,7 +58,7 @@ def test_the_products_of_an_iteration_are_those_of_the_published_formula():
 def test_training_states_have_the_bytes_per_parameter_of_the_zero_paper(zero, weights, kept):
     """arXiv:1910.02054, figure 1, with float32 gradients: K = 12 of Adam, over 4 copies."""
     profile = estimated_profile(GPT3, LayerSharding(data=4, zero=zero), load_gpu("h100"), NODE, [1], "adam")
-    block, parameters = profile.layers[1], block_layer(GPT3, 1, LayerSharding()).parameters
+    block, parameters = profile.layers[1], LayerMaker(GPT3, 1, LayerSharding()).block().parameters
     assert block.weight_bytes == pytest.approx(weights * parameters, rel=1e-6)
     assert block.optimizer_bytes == pytest.approx(kept * parameters, rel=1e-6)
 
@@ -66,7 +67,7 @@ def test_a_step_moves_the_bytes_of_its_states():
     """Gradients are read twice and zeroed, 3 x 4 bytes; Adam reads and writes 12 bytes, and writes 2 of the weight."""
     gpu = load_gpu("h100")
     profile = estimated_profile(GPT3, LayerSharding(), gpu, NODE, [1], "adam")
-    moved = (3 * 4 + 2 * 12 + 2) * block_layer(GPT3, 1, LayerSharding()).parameters
+    moved = (3 * 4 + 2 * 12 + 2) * LayerMaker(GPT3, 1, LayerSharding()).block().parameters
     seconds = moved / (gpu.kernels.memory * gpu.memory_bandwidth_bytes_per_s) + 2 * gpu.kernels.launch_s
     assert profile.layers[1].step_s == pytest.approx(seconds, rel=1e-9)
 
@@ -75,10 +76,10 @@ def test_a_step_moves_the_bytes_of_its_states():
 def test_the_passes_of_a_block_take_what_the_zero_bubble_paper_says(tensor):
     """arXiv:2401.10241, table 1; attention that is computed again takes another 4s in I."""
     s, b, h = 2048, 2, 12288
-    block = block_layer(GPT3, b, replace(UNFUSED, tensor=tensor))
+    block = LayerMaker(GPT3, b, replace(UNFUSED, tensor=tensor)).block()
     units = [24 * h + 4 * s, 24 * h + 8 * s, 24 * h]
     assert flops(block) == tuple(s * b * h * unit // tensor for unit in units)
-    again = block_layer(GPT3, b, replace(UNFUSED, tensor=tensor, recompute="selective"))
+    again = LayerMaker(GPT3, b, replace(UNFUSED, tensor=tensor, recompute="selective")).block()
     assert flops(again)[1] == s * b * h * (24 * h + 12 * s) // tensor
 
 
@@ -122,7 +123,7 @@ def test_the_built_in_gpt_has_the_defaults_of_its_shape():
 def test_a_block_keeps_what_the_published_formulas_say(settings, per_number):
     """arXiv:2205.05198, table 2; 5as/h is 80 for GPT-3. The formulas leave out the statistics of two norms."""
     s, b, h = 2048, 4, 12288
-    block = block_layer(GPT3, b, replace(UNFUSED, **settings))
+    block = LayerMaker(GPT3, b, replace(UNFUSED, **settings)).block()
     shared = 8 if settings.get("has_sequence") else 1
     statistics_bytes = 2 * 2 * 4 * s * b // shared
     assert block.input_bytes + block.saved_bytes - statistics_bytes == s * b * h * per_number
@@ -134,7 +135,7 @@ def test_fused_attention_takes_half_of_the_products_that_pytorch_counts(tensor):
     """PyTorch counts the whole square; causal kernels skip the half above the diagonal."""
     s, b, h, a = 2048, 2, 12288, 96
     query = (b, a // tensor, s, h // a)
-    block = block_layer(GPT3, b, LayerSharding(tensor=tensor))
+    block = LayerMaker(GPT3, b, LayerSharding(tensor=tensor)).block()
     linears = 24 * s * b * h * h // tensor
     assert flops(block) == (
         linears + sdpa_flop_count(query, query, query) // 2,
