@@ -175,7 +175,7 @@ def torchvision(kind: str, /, *, image: int = _IMAGE, **options: Any) -> Model:
 def _model(name: str, factory: Callable[[], nn.Module], drawn: _Drawn) -> Model:
     with users_code(f"model {name}: its class"):
         source = ModuleFactory(factory, lambda made: made)
-    model = model_of(name, source, _logits_loss, drawn)
+    model = model_of(name, source.outline, source.module, _logits_loss, drawn)
     return replace(model, held_out=partial(_held_out, drawn))
 
 

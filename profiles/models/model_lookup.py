@@ -91,7 +91,7 @@ def _made(text: str, factory: Callable[[], Any]) -> Any:
     made = source.result
     if isinstance(made, (tuple, list)) and len(made) == 3 and _is_whole(made[0]):
         _require_functions(text, *made[1:])
-        return model_of(text, source, *made[1:])
+        return model_of(text, source.outline, source.module, *made[1:])
     if source.has_memory:
         return made
     with kept_random_state(0):

@@ -1,4 +1,4 @@
-"""Where the module of a model comes from: ready-made, or from a factory that runs with memory for some parameters."""
+"""The module of a model from a factory, which runs with memory for some parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -18,32 +18,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.kept_state import kept_random_state
-
-
-class ModuleSource(Protocol):
-    """Gives the module of a model."""
-
-    @property
-    def outline(self) -> nn.Module:
-        """The module; its parameters may have no memory."""
-
-    def module(self, names: Collection[str], seed: int) -> nn.Module:
-        """Return the module with at least the parameters `names` in memory, as drawn for `seed`."""
-
-
-@final
-class ReadyModule:
-    """A finished module, which keeps its parameters."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-
-    @property
-    def outline(self) -> nn.Module:
-        return self._module
-
-    def module(self, names: Collection[str], seed: int) -> nn.Module:  # noqa: ARG002 -- all are there, drawn before
-        return self._module
 
 
 @final
@@ -76,9 +50,11 @@ class ModuleFactory:
 
     @property
     def outline(self) -> nn.Module:
+        """The module; its parameters may have no memory."""
         return self._module_of(self.result)
 
     def module(self, names: Collection[str], seed: int) -> nn.Module:
+        """Return the module with at least the parameters `names` in memory, as drawn for `seed`."""
         order = self._first.numbers(self.outline)
         if not self.has_memory and None not in order.values():
             run = _FactoryRun(seed, {order[name] for name in names if name in order})

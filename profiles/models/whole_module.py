@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model, Tie, users_code
-from pipesched.profiles.models.module_sources import ModuleFactory, ModuleSource, ReadyModule
+from pipesched.profiles.models.module_sources import ModuleFactory
 from pipesched.profiles.models.structures import Structure, flattened
 from pipesched.profiles.models.ties import shared_parameters
 from pipesched.profiles.models.traced_module import TracedLayer, Tracer
@@ -48,20 +48,27 @@ def trace_model(
     """
     if example is None and batch is None:
         raise ProfileError(f"model {name}: got neither batch nor example, expected one of them to trace with; add it")
-    source = ReadyModule(module) if isinstance(module, nn.Module) else ModuleFactory(module, lambda made: made)
-    return model_of(name, source, loss, batch, cuts, example)
+    if isinstance(module, nn.Module):
+        return model_of(name, module, lambda _names, _seed: module, loss, batch, cuts, example)
+    source = ModuleFactory(module, lambda made: made)
+    return model_of(name, source.outline, source.module, loss, batch, cuts, example)
 
 
 def model_of(
     name: str,
-    source: ModuleSource,
+    outline: nn.Module,
+    module_with: Callable[[Collection[str], int], nn.Module],
     loss: Callable[[Any, Any], Tensor],
     batch: Callable[[int, int], tuple[Any, Any]] | None,
     cuts: Sequence[str] = (),
     example: Any = None,
 ) -> Model:
-    """Return the module of a source as a model; arguments and errors as in `trace_model`."""
-    outline = source.outline
+    """Return a module as a model; other arguments and errors as in `trace_model`.
+
+    Args:
+        outline: The module; its parameters may have no memory.
+        module_with: (names, seed) -> the module with at least the parameters `names` in memory, as drawn for `seed`.
+    """
     if not isinstance(outline, nn.Module):
         raise ProfileError(
             f"model {name}: got {type(outline).__name__} from its function, expected an nn.Module; return it"
@@ -84,7 +91,7 @@ def model_of(
 
     def build_range(first: int, last: int, seed: int) -> list[nn.Module]:
         names = {name for layer in tracer.states[first:last] for name in layer}
-        module = source.module(names, seed)
+        module = module_with(names, seed)
         return [TracedLayer(tracer, layer, module) for layer in range(first, last)]
 
     return Model(
