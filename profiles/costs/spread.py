@@ -18,11 +18,19 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Len, Lt, Predicate
 
-from pipesched.schedules.common import Deciles, PositiveCount, Seconds
+from pipesched.schedules.common import PositiveCount, Seconds
+
+
+def _rises(numbers: Sequence[float]) -> bool:
+    return list(numbers) == sorted(numbers)
+
+
+Deciles: TypeAlias = Annotated[tuple[Seconds, ...], Len(11, 11), Predicate(_rises)]
+"""The least, the nine deciles, and the most, rising."""
 
 
 @dataclass(frozen=True, slots=True)

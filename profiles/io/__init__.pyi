@@ -1,4 +1,4 @@
-from .cluster_json import cluster_schema as cluster_schema
+from .cluster_json import ClusterRecord as ClusterRecord
 from .cluster_json import cluster_text as cluster_text
 from .cluster_json import gpu_text as gpu_text
 from .cluster_json import read_cluster as read_cluster
@@ -51,13 +51,13 @@ from .model_name import trusted as trusted
 from .plan import PLAN_FORMAT as PLAN_FORMAT
 from .plan import Plan as Plan
 from .plan import Predicted as Predicted
-from .plan_json import plan_schema as plan_schema
-from .profile_json import profile_schema as profile_schema
+from .plan_json import PlanRecord as PlanRecord
+from .profile_json import ProfileRecord as ProfileRecord
 from .profile_json import profile_text as profile_text
 from .profile_json import read_profile as read_profile
 from .record_schema import cost_table_schema as cost_table_schema
 from .record_schema import record_schema as record_schema
-from .run_costs_json import run_costs_schema as run_costs_schema
+from .run_costs_json import RunCostsRecord as RunCostsRecord
 from .run_costs_json import run_costs_text as run_costs_text
 from .shape_names import model_shape as model_shape
 from .shape_names import names_shape as names_shape

@@ -17,7 +17,6 @@ from pydantic import Field
 
 from pipesched.profiles.clusters import Cluster, Device, Gpu, KernelCurve, Link
 from pipesched.profiles.io.faults import require_no_faults
-from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Record, parse_record
 from pipesched.schedules.common import Bytes, Count, PositiveShare, Seconds, Text
 
@@ -99,11 +98,6 @@ def read_cluster(text: str, file: str) -> Cluster:
     record.require_consistent(file, _ADVICE)
     cluster: Cluster = record.value()
     return cluster
-
-
-def cluster_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the files of `read_cluster`."""
-    return record_schema(ClusterRecord)
 
 
 def cluster_text(cluster: Cluster, file: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
@@ -12,7 +12,6 @@ from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.io.cluster_json import ClusterRecord, cluster_fields
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
-from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Record, Sharding, parse_record
 from pipesched.schedules import Yardstick
 from pipesched.schedules.common import PositiveCount, Text
@@ -21,7 +20,9 @@ from pipesched.schedules.transforms import ScheduleSpec
 _ADVICE = "correct it, or make the plan again"
 
 
-class _Plan(Record):
+class PlanRecord(Record):
+    """A plan in a file."""
+
     becomes: ClassVar[type] = Plan
 
     format: PlanFormat
@@ -43,10 +44,10 @@ class _Plan(Record):
 class _Setting(BaseModel):
     """A row of the tuner's settings; only the plan of the row is read."""
 
-    plan: _Plan | None = None
+    plan: PlanRecord | None = None
 
 
-def _chosen(text: str, file: str) -> _Plan:
+def _chosen(text: str, file: str) -> PlanRecord:
     """Return the first plan among the settings of `pipesched tune`."""
     advice = "write it with 'plan ... --out plan.json' or 'tune ... --out settings.json'"
     rows = parse_record(list[_Setting], text, file, advice)
@@ -63,16 +64,11 @@ def read_plan(text: str, file: str) -> Plan:
         ProfileError: The text is no plan; the message names `file`, the place, the actual and the expected value.
     """
     is_list = text.lstrip().startswith("[")
-    record = _chosen(text, file) if is_list else parse_record(_Plan, text, file, _ADVICE)
+    record = _chosen(text, file) if is_list else parse_record(PlanRecord, text, file, _ADVICE)
     if record.cluster is not None:
         record.cluster.require_consistent(f"{file}: cluster", _ADVICE)
     plan: Plan = replace(record.value(), model=NameFromFile(record.model, file))
     return plan
-
-
-def plan_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the files of `read_plan`."""
-    return record_schema(_Plan)
 
 
 def plan_text(plan: Plan, file: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -15,8 +16,7 @@ from pipesched.profiles import DeviceKind
 from pipesched.profiles.costs import LayerCost, LayerTie, Profile, Provenance, SampleWork, SharingPrice, Variation
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.model_name import NameFromFile
-from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import Record, Sharding, falling, falling_factors, parse_record
+from pipesched.profiles.io.validation import Record, Sharding, parse_record
 from pipesched.schedules import Yardstick
 from pipesched.schedules.common import Bytes, Count, Text
 
@@ -46,7 +46,9 @@ class _Provenance(Record):
         return {**super().parts(), "versions": tuple(self.versions.items())}
 
 
-class _Profile(Record):
+class ProfileRecord(Record):
+    """A profile in a file."""
+
     becomes: ClassVar[type] = Profile
 
     format: Literal["pipesched-profile"]
@@ -68,15 +70,10 @@ def read_profile(text: str, file: str) -> Profile:
     Raises:
         ProfileError: The text is no profile; the message names `file`, the place, the actual and the expected value.
     """
-    record = parse_record(_Profile, text, file, _ADVICE)
+    record = parse_record(ProfileRecord, text, file, _ADVICE)
     profile: Profile = replace(record.value(), model=NameFromFile(record.model, file))
-    require_no_faults(file, _inconsistencies(profile) + _falling(record), _ADVICE)
+    require_no_faults(file, _inconsistencies(profile), _ADVICE)
     return profile
-
-
-def profile_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the files of `read_profile`."""
-    return record_schema(_Profile)
 
 
 def profile_text(profile: Profile, file: str) -> str:
@@ -98,43 +95,35 @@ def _with_boundaries(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in fields if name != "boundary" or value}
 
 
-def _falling(record: _Profile) -> list[str]:
-    """Return a fault for each field whose deciles, or numbers of processes, fall."""
-    prices = record.sharing
-    faults = [] if record.variation is None else falling_factors(record.variation, "variation")
-    faults += falling({f"sharing.{index}.factors": price.factors for index, price in enumerate(prices)})
-    numbers = [price.num_processes for price in prices]
-    if numbers != sorted(set(numbers)):
-        faults.append(f"sharing: got {numbers[:8]} processes, expected numbers that rise")
-    return faults
-
-
 def _inconsistencies(profile: Profile) -> list[str]:
     """Return the contradictions between fields of a profile, each valid alone."""
-    faults = []
     sizes = list(profile.microbatch_sizes)
-    if sizes != sorted(set(sizes)):
-        faults.append(f"layers.0.measurements: got micro-batch sizes {sizes[:8]}, expected rising sizes")
+    numbers = {"layers.0.measurements: got micro-batch sizes": sizes}
+    numbers["sharing: got numbers of processes"] = [price.num_processes for price in profile.sharing]
+    numbers |= {f"ties.{index}.layers: got": list(tie.layers) for index, tie in enumerate(profile.ties)}
+    faults = [
+        f"{got} {given[:8]}, expected rising numbers" for got, given in numbers.items() if given != sorted(set(given))
+    ]
+    faults += [
+        f"ties.{index}.layers: got {tie.layers[-1]}, expected numbers below {len(profile.layers)}"
+        for index, tie in enumerate(profile.ties)
+        if tie.layers[-1] >= len(profile.layers)
+    ]
     for index, layer in enumerate(profile.layers):
         own = [measurement.microbatch_size for measurement in layer.measurements]
         if own != sizes:
             faults.append(
                 f"layers.{index}.measurements: got micro-batch sizes {own[:8]}, expected {sizes[:8]} as in layer 0"
             )
-    for index, tie in enumerate(profile.ties):
-        if list(tie.layers) != sorted(set(tie.layers)) or tie.layers[-1] >= len(profile.layers):
-            faults.append(
-                f"ties.{index}.layers: got {list(tie.layers)[:8]}, expected rising numbers below {len(profile.layers)}"
-            )
-    if faults:
-        return faults
-    for index in range(1, len(profile.layers)):
-        for before, after in zip(
-            profile.layers[index - 1].measurements, profile.layers[index].measurements, strict=True
-        ):
-            if before.output_bytes != after.input_bytes:
-                faults.append(
-                    f"layers.{index}: got input_bytes {after.input_bytes} at micro-batch size {after.microbatch_size}, "
-                    f"expected {before.output_bytes}, the output_bytes of the layer before"
-                )
-    return faults
+    return faults or _boundary_faults(profile)
+
+
+def _boundary_faults(profile: Profile) -> list[str]:
+    """Return a fault for each layer whose input is not the output of the layer before."""
+    return [
+        f"layers.{index}: got input_bytes {after.input_bytes} at micro-batch size {after.microbatch_size}, "
+        f"expected {before.output_bytes}, the output_bytes of the layer before"
+        for index, layers in enumerate(pairwise(profile.layers), 1)
+        for before, after in zip(*(layer.measurements for layer in layers), strict=True)
+        if before.output_bytes != after.input_bytes
+    ]

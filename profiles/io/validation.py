@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 from pydantic_core import ErrorDetails
 
 from pipesched.profiles import STRICT, ProfileError
-from pipesched.profiles.costs import LayerSharding, Variation
+from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.io.faults import in_our_words, one_line
 from pipesched.schedules.common import faults, shown
 
@@ -156,6 +156,8 @@ def _expected(detail: ErrorDetails) -> str:
             return f"{_unquoted(limits)} {limits['expected_tags'].replace(', ', ' or ')}"
         case "int_parsing_size":
             return "fewer digits"
+        case "predicate_failed":  # of `Deciles`
+            return "rising numbers"
         case _:
             return in_our_words(detail["msg"])
 
@@ -174,17 +176,3 @@ def _in_range(sharding: LayerSharding) -> LayerSharding:
 
 Sharding = Annotated[LayerSharding, AfterValidator(_in_range)]
 """The split of the layers of an estimated profile."""
-
-
-def falling_factors(variation: Variation, place: str) -> list[str]:
-    """Return a fault for each field of a variation with falling deciles."""
-    return falling({f"{place}.passes": variation.passes, f"{place}.works": variation.works})
-
-
-def falling(deciles: dict[str, tuple[float, ...]]) -> list[str]:
-    """Return a fault for each field with falling deciles; the keys are places in the file."""
-    return [
-        f"{place}: got falling factors, expected rising ones"
-        for place, factors in deciles.items()
-        if list(factors) != sorted(factors)
-    ]

@@ -1,6 +1,5 @@
 from .field_types import Bytes as Bytes
 from .field_types import Count as Count
-from .field_types import Deciles as Deciles
 from .field_types import PositiveCount as PositiveCount
 from .field_types import PositiveShare as PositiveShare
 from .field_types import Seconds as Seconds

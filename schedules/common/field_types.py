@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from annotated_types import Ge, Gt, Le, Len, Lt, MaxLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
 Seconds: TypeAlias = Annotated[float, Ge(0), Le(1e12)]
 """Seconds, limited so that the square of a sum is finite."""
@@ -14,5 +14,3 @@ PositiveCount: TypeAlias = Annotated[int, Ge(1), Lt(2**31)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 PositiveShare: TypeAlias = Annotated[float, Gt(0), Le(1)]
 Text: TypeAlias = Annotated[str, MaxLen(2000)]
-Deciles: TypeAlias = Annotated[tuple[Seconds, ...], Len(11, 11)]
-"""The least, the nine deciles, and the most."""

@@ -54,10 +54,12 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
         lambda: formats.timeline_schema(),
     ),
     "profile": FileFormat(
-        ".json", "Seconds and bytes of every layer of a model, by micro-batch size.", lambda: io.profile_schema()
+        ".json",
+        "Seconds and bytes of every layer of a model, by micro-batch size.",
+        lambda: io.record_schema(io.ProfileRecord),
     ),
     "run-costs": FileFormat(
-        ".json", "What the ops of stages, and messages, took in runs.", lambda: io.run_costs_schema()
+        ".json", "What the ops of stages, and messages, took in runs.", lambda: io.record_schema(io.RunCostsRecord)
     ),
     "stage-costs": FileFormat(
         ".csv", "Seconds and bytes of every stage, a row each.", lambda: io.cost_table_schema("stage")
@@ -66,9 +68,11 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
         ".csv", "Seconds and bytes of every layer, a row each.", lambda: io.cost_table_schema("layer")
     ),
     "cluster": FileFormat(
-        ".json", "Devices, links and the seconds to hand over a message.", lambda: io.cluster_schema()
+        ".json", "Devices, links and the seconds to hand over a message.", lambda: io.record_schema(io.ClusterRecord)
     ),
-    "plan": FileFormat(".json", "How to train a model on the machines it was made for.", lambda: io.plan_schema()),
+    "plan": FileFormat(
+        ".json", "How to train a model on the machines it was made for.", lambda: io.record_schema(io.PlanRecord)
+    ),
     "job": FileFormat(".json", "All that the processes of a run need to know.", lambda: launch.job_schema()),
     "checkpoint": FileFormat(
         ".json", "What a checkpoint of a training run is of, and its files.", lambda: training.checkpoint_schema()

@@ -64,7 +64,7 @@ def changed(tmp_path, change):
         (lambda d: d["stages"][0]["work"].pop("F"), r"stages\.0\.work: got no F, expected one in every stage"),
         (
             lambda d: d["hand_over"]["Op"]["deciles_s"].reverse(),
-            r"hand_over\.Op\.deciles_s: got falling numbers, expected rising ones",
+            r"hand_over\.Op\.deciles_s: got .*, expected rising numbers",
         ),
         (lambda d: d["message"]["deciles_s"].pop(), r"message\.deciles_s: got .* expected 11 or more entries"),
         (
@@ -77,7 +77,7 @@ def changed(tmp_path, change):
         (lambda d: d.update(version=1), r"costs: got a variation, expected none in version 1"),
         (lambda d: d.update(version=2), r"costs: got a yardstick, expected none in version 2"),
         (lambda d: d.pop("variation"), r"costs: got no variation, expected one, or null, in version 3"),
-        (lambda d: d["variation"]["works"].reverse(), r"variation\.works: got falling factors, expected rising ones"),
+        (lambda d: d["variation"]["works"].reverse(), r"variation\.works: got .*, expected rising numbers"),
         (lambda d: d.update(stages=[]), r"stages: got .*, expected 1 or more entries"),
     ],
 )
