@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,39 +65,6 @@ def model_shape(name: str | Path) -> ModelShape:
 
 
 @dataclass(frozen=True)
-class _Numbers:
-    """The numbers that a name may give, by their keys; None is not given."""
-
-    layers: int | None = None
-    hidden: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    head_size: int | None = None
-    ffn: int | None = None
-    vocab: int | None = None
-    seq: int | None = None
-    gated: bool | None = None
-    tied: bool | None = None
-    bias: bool | None = None
-    dropout: bool | None = None
-    positions: bool | None = None
-    layer_norm: bool | None = None
-    experts: int | None = None
-    topk: int | None = None
-    expert_ffn: int | None = None
-    shared_experts: int | None = None
-    moe_every: int | None = None
-    dense_first: int | None = None
-    mla: bool | None = None
-    q_rank: int | None = None
-    kv_rank: int | None = None
-    nope_size: int | None = None
-    rope_size: int | None = None
-    value_size: int | None = None
-    mtp: int | None = None
-
-
-@dataclass(frozen=True)
 class _Gpt:
     """The numbers of the built-in GPT, by their keys; `models.language_models.gpt` has the same defaults."""
 
@@ -142,6 +109,15 @@ _LATENT_FIELDS = {
     "value_size": "value_size",
 }
 """Fields of `LatentAttention`, by key."""
+_SWITCHES = ("mla", *(key for key, field in _MODEL_FIELDS.items() if field.startswith(("is_", "has_"))))
+_Numbers = make_dataclass(
+    "_Numbers",
+    [
+        (key, bool if key in _SWITCHES else int, None)
+        for key in (*_MODEL_FIELDS, *_EXPERT_FIELDS, "shared_experts", "mla", *_LATENT_FIELDS)
+    ],
+)
+"""The numbers and switches that a name may give, by their keys; None is not given."""
 _USUAL_LATENT = LatentAttention(query_rank=1536, key_value_rank=512, nope_size=128, rope_size=64, value_size=128)
 """Sizes of ``mla=yes``: DeepSeek-V2 and V3 (arXiv:2405.04434, section 3.1.2; arXiv:2412.19437, section 4.2)."""
 _REQUIRED = ("layers", "hidden", "heads", "vocab", "seq")

@@ -2,23 +2,21 @@
 
 The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured alone
 would look too fast. A companion is ``python -P -m pipesched.profiles.measuring.background_load MODEL ...``. The
-companion receives micro-batch sizes over a socket, and runs forward and backward repeatedly at the last size. It sends
-each size back after the first run at this size, and rests at size 0. The companion ends when the other end of the
-socket is closed or its parent is gone. Its standard output is discarded, because a user's model may print.
+companion receives micro-batch sizes over a pipe, and runs forward and backward repeatedly at the last size. It sends
+each size back after the first run at this size, and rests at size 0. The companion ends when the other end of the pipe
+is closed or its parent is gone. Its standard output is discarded, because a user's model may print.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import queue
-import socket
-import struct
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
 _READY_S = 120.0
 """Longest time of a companion to start, or to finish its first run at a new size [s]."""
-_SIZE = struct.Struct("<q")
-"""A micro-batch size, as it is sent and returned."""
 _LAST_BYTES = 4096
 """Bytes at the end of a companion's stderr that are searched for its last line."""
 
@@ -44,7 +40,7 @@ class Companions:
         self._count = count
         self._arguments = [model, "--dtype", dtype, "--device", device, "--threads", str(threads), "--seed", str(seed)]
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._connections: list[socket.socket] = []
+        self._connections: list[Connection] = []
         self._errors: list[IO[bytes]] = []
 
     def __enter__(self) -> Companions:
@@ -72,19 +68,18 @@ class Companions:
             ProfileError: A companion failed or took too long.
         """
         running = len(self._connections) if count is None else count
-        sizes = [_SIZE.pack(microbatch_size if index < running else 0) for index in range(len(self._connections))]
-        for connection, errors, told in zip(self._connections, self._errors, sizes, strict=True):
+        sizes = [microbatch_size if index < running else 0 for index in range(len(self._connections))]
+        for connection, errors, size in zip(self._connections, self._errors, sizes, strict=True):
             try:
-                connection.sendall(told)
-            except ConnectionError as error:
+                connection.send_bytes(str(size).encode())
+            except OSError as error:
                 raise self._fault(errors) from error
-        for connection, errors, told in zip(self._connections, self._errors, sizes, strict=True):
-            if _received(connection) != told:
+        for connection, errors, size in zip(self._connections, self._errors, sizes, strict=True):
+            if not connection.poll(_READY_S) or _received(connection) != size:
                 raise self._fault(errors)
 
     def _start(self) -> None:
-        connection, child_end = socket.socketpair()
-        connection.settimeout(_READY_S)
+        connection, child_end = Pipe()
         self._connections.append(connection)
         self._errors.append(tempfile.TemporaryFile())  # noqa: SIM115  # closed by _stop
         ends = [str(child_end.fileno()), str(os.getpid())]
@@ -120,19 +115,12 @@ class Companions:
         self._processes, self._connections, self._errors = [], [], []
 
 
-def _received(connection: socket.socket) -> bytes:
-    """Return the next packed size; fewer bytes if the other end is gone or too slow."""
+def _received(connection: Connection) -> int | None:
+    """Return the next size; None if the other end is gone."""
     try:
-        return connection.recv(_SIZE.size, socket.MSG_WAITALL)
-    except (ConnectionError, TimeoutError):
-        return b""
-
-
-def _read_sizes(connection: socket.socket, sizes: queue.SimpleQueue[int | None]) -> None:
-    """Put each received size into `sizes`, then None at the end."""
-    while len(packed := _received(connection)) == _SIZE.size:
-        sizes.put(*_SIZE.unpack(packed))
-    sizes.put(None)
+        return int(connection.recv_bytes())
+    except (EOFError, OSError):
+        return None
 
 
 def _main() -> None:
@@ -142,7 +130,7 @@ def _main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--ends", type=int, nargs=2, required=True, help="descriptor of the socket, parent")
+    parser.add_argument("--ends", type=int, nargs=2, required=True, help="descriptor of the pipe, parent")
     arguments = parser.parse_args()
 
     descriptor, parent = arguments.ends
@@ -153,7 +141,6 @@ def _main() -> None:
     from pipesched.profiles.measuring.layer_chain import LayerChain
     from pipesched.profiles.models import resolve_model, torch_dtype
 
-    connection = socket.socket(fileno=descriptor)
     device = torch.device(arguments.device)
     make_chain = partial(
         LayerChain,
@@ -162,30 +149,26 @@ def _main() -> None:
         dtype=torch_dtype(arguments.dtype),
         device=device,
     )
-    sizes: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-    threading.Thread(target=_read_sizes, args=(connection, sizes), daemon=True).start()
     with computing(arguments.threads, [device]):
-        _work(make_chain, connection, sizes)
+        _work(make_chain, Connection(descriptor))
 
 
-def _work(
-    make_chain: Callable[[int], LayerChain], connection: socket.socket, sizes: queue.SimpleQueue[int | None]
-) -> None:
+def _work(make_chain: Callable[[int], LayerChain], connection: Connection) -> None:
     """Run the model at the last received size; send each size back after its first run, and rest at size 0."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    size, chain = sizes.get(), None
+    size, chain = _received(connection), None
     while size is not None:
         if size:
             chain = chain or make_chain(size)
             inputs, targets = chain.batch(size)
             chain.run(inputs, targets)
             _wait(chain.device)
-        connection.sendall(_SIZE.pack(size))
+        connection.send_bytes(str(size).encode())
         with descriptor_as(2, nowhere):  # otherwise the output of a model in every run would fill the disk
-            while chain is not None and size and sizes.empty():
+            while chain is not None and size and not connection.poll():
                 chain.run(inputs, targets)
                 _wait(chain.device)
-        size = sizes.get()
+        size = _received(connection)
 
 
 def _wait(device: object) -> None:

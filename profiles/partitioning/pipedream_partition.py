@@ -120,8 +120,9 @@ def replicated_partition(
     groups differ or memory is limited, the levels below are solved once for each sequence of neighbouring groups.
 
     Args:
-        layers: The layers, in order.
-        levels: The levels from the innermost. The product of their groups is the number of devices, which are all used.
+        layers: The layers, in order; at least one.
+        levels: The levels from the innermost, at least one. The product of their groups is the number of devices, which
+            are all used.
         form: Formula: of the paper, or of the published optimizer.
         straight: Whether no stage is replicated.
         devices: Speeds and memory of the devices, group by group (default: all of speed 1).
@@ -130,12 +131,16 @@ def replicated_partition(
             layers. None for a chain.
 
     Raises:
-        ProfileError: There are no layers or levels, numbers are invalid, no partition uses all devices, or no partition
-            fits.
+        ProfileError: A level has too many groups, no partition uses all devices, or no partition fits.
     """
     num_devices = math.prod(level.num_groups for level in levels)
     end = len(layers) if prefixes is None else len(prefixes.masks) - 1
-    _require_possible(layers, levels, num_devices, devices, end)
+    for index, level in enumerate(levels):
+        if level.num_groups * (end + 1) ** 2 > _MAX_ENTRIES:
+            raise ProfileError(
+                f"partition: level {index}: got {level.num_groups} groups for {end} layers, expected groups x "
+                f"layers^2 to be at most {_MAX_ENTRIES:.0e}; use fewer devices per level"
+            )
     places = [Device()] * num_devices if devices is None else devices
     free = pipelines(LayerSums(layers, form, straight, None, prefixes), levels, places)
     if not math.isfinite(free.best_s[0, end]):
@@ -175,37 +180,6 @@ def _fits(stages: Sequence[ReplicatedStage], devices: Sequence[Device], stage_by
         if any(limit is not None and always + num_in_flight * for_microbatch > limit for limit in limits):
             return False
     return True
-
-
-def _require_possible(
-    layers: Sequence[ChainLayer],
-    levels: Sequence[Level],
-    num_devices: int,
-    devices: Sequence[Device] | None,
-    num_cuts: int,
-) -> None:
-    if not layers or not levels:
-        raise ProfileError(f"partition: got {len(layers)} layers and {len(levels)} levels, expected at least 1 of each")
-    for index, layer in enumerate(layers):
-        if not math.isfinite(layer.seconds) or min(layer.seconds, layer.output_bytes, layer.weight_bytes) < 0:
-            raise ProfileError(
-                f"partition: layer {index}: got {layer}, expected finite numbers of 0 or more; correct it"
-            )
-    for index, level in enumerate(levels):
-        if level.num_groups < 1 or not level.bandwidth_bytes_per_s > 0:
-            raise ProfileError(
-                f"partition: level {index}: got {level.num_groups} groups at {level.bandwidth_bytes_per_s} bytes/s, "
-                "expected at least 1, and more than 0 bytes/s; correct it"
-            )
-        if level.num_groups * (num_cuts + 1) ** 2 > _MAX_ENTRIES:
-            raise ProfileError(
-                f"partition: level {index}: got {level.num_groups} groups for {num_cuts} layers, expected groups x "
-                f"layers^2 to be at most {_MAX_ENTRIES:.0e}; use fewer devices per level"
-            )
-    if devices is not None and len(devices) != num_devices:
-        raise ProfileError(
-            f"partition: got {len(devices)} devices, expected {num_devices}, the product of the levels; correct it"
-        )
 
 
 Times: TypeAlias = "NDArray[np.float64]"

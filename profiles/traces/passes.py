@@ -126,7 +126,7 @@ def rank_passes(
     recvs = _posts(trace.recv_posts.within(window), trace.recv_waits.within(window))
     calls = [*trace.send_posts.within(window), *trace.recv_posts.within(window)]
     passes = _shared(_on_host(works, sends, recvs, calls), told)
-    sent, received = _sent(sends, messages, passes), _received(recvs, messages, passes)
+    sent, received = _met(sends, messages, passes, Send), _met(recvs, messages, passes, Recv)
     return RankPasses(trace.file, passes, sent, received, trace.host, trace.base_ns, is_counted)
 
 
@@ -282,43 +282,32 @@ def _posts(posts: Iterable[Interval], waits: Iterable[Interval]) -> list[PostTim
     return [PostTimes(*post, wait.end_ns) for post, wait in zip(posted, waited, strict=True)]
 
 
-def _sent(
-    posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass]
+def _met(
+    posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass], kind: type[Send | Recv]
 ) -> dict[Message, PostTimes]:
-    """Return the times of each sent message: of the range around a post, or of the last pass before the post."""
-    posts_of: defaultdict[Message, list[PostTimes]] = defaultdict(list)
-    ends = [timed.time.end_ns for timed in passes]
-    for post in posts:
-        around = _around(post, named, Send)
-        place = bisect_right(ends, post.start_ns) - 1
-        if around is not None:
-            posts_of[around].append(post)
-        elif place >= 0:
-            made = [message for part in computes(passes[place].op) if (message := gives(part)) is not None]
-            if len(made) == 1:
-                posts_of[made[0]].append(post)
-    return _joined(posts_of)
+    """Return the times of each message, which may consist of several tensors.
 
-
-def _received(
-    posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass]
-) -> dict[Message, PostTimes]:
-    """Return the times of each received message: of the range around a post, or the input of the next pass."""
+    A post belongs to the message of the range around it, else to the only output of the last pass before a Send, or to
+    the only input of the next pass after a Recv.
+    """
     posts_of: defaultdict[Message, list[PostTimes]] = defaultdict(list)
-    starts = [timed.time.start_ns for timed in passes]
+    starts, ends = ([timed.time[side] for timed in passes] for side in (0, 1))
     for post in posts:
-        around = _around(post, named, Recv)
-        place = bisect_left(starts, post.end_ns)
-        if around is not None:
-            posts_of[around].append(post)
-        elif place < len(passes):
-            # with stage + 2 stages, every stage has a next one: a pass may need a message from either neighbour
-            needed = [
-                message for part in computes(passes[place].op) for message in needs_from_others(part, part.stage + 2)
-            ]
-            if len(needed) == 1:
-                posts_of[needed[0]].append(post)
-    return _joined(posts_of)
+        message = _around(post, named, kind)
+        if message is None:
+            place = bisect_right(ends, post.start_ns) - 1 if kind is Send else bisect_left(starts, post.end_ns)
+            parts = computes(passes[place].op) if 0 <= place < len(passes) else ()
+            if kind is Send:
+                near = [made for part in parts if (made := gives(part)) is not None]
+            else:  # with stage + 2 stages, every stage has a next one: a pass may need a message from either neighbour
+                near = [needed for part in parts for needed in needs_from_others(part, part.stage + 2)]
+            message = near[0] if len(near) == 1 else None
+        if message is not None:
+            posts_of[message].append(post)
+    columns = {message: tuple(zip(*parts, strict=True)) for message, parts in posts_of.items()}
+    return {
+        message: PostTimes(min(starts), max(posted), max(ends)) for message, (starts, posted, ends) in columns.items()
+    }
 
 
 def _around(post: PostTimes, named: Sequence[NamedRange], kind: type[Send | Recv]) -> Message | None:
@@ -328,11 +317,3 @@ def _around(post: PostTimes, named: Sequence[NamedRange], kind: type[Send | Recv
         return None
     op = named[place].meaning
     return op.message if isinstance(op, Send | Recv) and isinstance(op, kind) else None
-
-
-def _joined(posts: Mapping[Message, Sequence[PostTimes]]) -> dict[Message, PostTimes]:
-    """Return the times of each message, which may consist of several tensors."""
-    columns = {message: tuple(zip(*parts, strict=True)) for message, parts in posts.items()}
-    return {
-        message: PostTimes(min(starts), max(posted), max(ends)) for message, (starts, posted, ends) in columns.items()
-    }
