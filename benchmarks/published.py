@@ -21,13 +21,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from published_rows.comparison import Compared
-from published_rows.families import family_errors
+from published_rows.families import errors_text, family_errors
 from published_rows.page import error_lines, page, table_lines
 from published_rows.prediction import predict
 from published_rows.row import PublishedRun, read_rows
 from report import arguments_of, show
 
-from pipesched.profiles.io import ESTIMATE_ERRORS, estimate_errors_text
+from pipesched.profiles.io import ESTIMATE_ERRORS
 
 ROWS = Path(__file__).parent / "data" / "published_runs.csv"
 PAGE = Path(__file__).parent / "results" / "published.md"
@@ -70,7 +70,7 @@ def main() -> int:
     show(page(compared, unread, command, taken_s), arguments.out)
     if arguments.rows == ROWS and arguments.out == PAGE:
         errors = family_errors([row for row in compared if not row.run.is_fitted])
-        ESTIMATE_ERRORS.write_text(estimate_errors_text(errors))
+        ESTIMATE_ERRORS.write_text(errors_text(errors))
     return 0
 
 

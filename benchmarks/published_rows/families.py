@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from textwrap import fill
 
 from pipesched.profiles.costs import ErrorRange, EstimateErrors
@@ -25,6 +27,11 @@ def family_errors(rows: Sequence[Compared]) -> dict[str, EstimateErrors]:
             members[load_gpu(machine_of(row.run).gpu).family or ""].append(row)
     families = {name: _errors(members[name]) for name in sorted(members)}
     return {name: errors for name, errors in families.items() if errors.time or errors.memory}
+
+
+def errors_text(families: Mapping[str, EstimateErrors]) -> str:
+    """Return errors by family of GPUs as JSON, as the package has them."""
+    return json.dumps({name: asdict(errors) for name, errors in families.items()}, indent=1) + "\n"
 
 
 def _errors(rows: Sequence[Compared]) -> EstimateErrors:

@@ -35,7 +35,7 @@ class ProfileSettings(LayerSettings):
         Description("Measured runs of a layer, which equal layers share; the median counts.", least=1, most=MAX_NUMBER),
     ] = 10
     warmup: Annotated[
-        int, Description("Runs of a layer before the measured ones.", least=0, most=MAX_NUMBER, has_option=False)
+        int, Description("Runs of a layer before the measured ones.", least=1, most=MAX_NUMBER, has_option=False)
     ] = 3
     passes: Annotated[
         int,

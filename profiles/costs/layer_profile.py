@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar
 
@@ -340,24 +340,15 @@ class Profile(CostSource):
 
 
 def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
-    num_layers = len(profile.layers)
-    if len(bounds) > num_layers:
+    sizes = [last - first for first, last in bounds]
+    if list(bounds) != list(pairwise(accumulate(sizes, initial=0))) or min(sizes, default=0) < 1:
         raise ProfileError(
-            f"partition of {profile.model}: got {len(bounds)} stages, expected at most {num_layers}, its layers; "
-            "use fewer stages"
+            f"partition of {profile.model}: got layers {str(bounds)[1:81]}, expected stages that follow each other "
+            "from layer 0, of at least 1 layer each; use fewer stages"
         )
-    expected = 0
-    for stage, (first, last) in enumerate(bounds):
-        if first != expected or not first < last <= num_layers:
-            raise ProfileError(
-                f"partition of {profile.model}: stage {stage}: got layers {first} to {last} (exclusive), "
-                f"expected to start at {expected}, hold at least 1 layer and end by {num_layers}; "
-                "make the stages follow each other"
-            )
-        expected = last
-    if expected != num_layers:
+    if sum(sizes) != profile.num_layers:
         raise ProfileError(
-            f"partition of {profile.model}: got {expected} layers in all stages, expected {num_layers}; "
+            f"partition of {profile.model}: got {sum(sizes)} layers in all stages, expected {profile.num_layers}; "
             "was it made for another model?"
         )
 

@@ -5,8 +5,6 @@ from .cluster_json import read_cluster as read_cluster
 from .cost_tables import load_cost_table as load_cost_table
 from .cost_tables import load_layer_costs as load_layer_costs
 from .cost_tables import load_stage_costs as load_stage_costs
-from .estimate_errors_json import estimate_errors_text as estimate_errors_text
-from .estimate_errors_json import read_estimate_errors as read_estimate_errors
 from .faults import in_our_words as in_our_words
 from .faults import one_line as one_line
 from .faults import require_no_faults as require_no_faults
@@ -19,6 +17,7 @@ from .kernel_table import product_operator as product_operator
 from .kernel_table import save_kernel_table as save_kernel_table
 from .loading import ESTIMATE_ERRORS as ESTIMATE_ERRORS
 from .loading import RUN_COSTS_FORMAT as RUN_COSTS_FORMAT
+from .loading import estimate_errors as estimate_errors
 from .loading import gpu_names as gpu_names
 from .loading import load_cluster as load_cluster
 from .loading import load_estimate_errors as load_estimate_errors

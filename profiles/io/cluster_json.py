@@ -175,15 +175,6 @@ def _nic_faults(record: ClusterRecord) -> list[str]:
 _Rate = Annotated[float, Field(gt=0, le=1e24)]
 
 
-def read_kernel_curve(text: str, file: str) -> KernelCurve:
-    """Return the curve of kernels in `text`.
-
-    Raises:
-        ProfileError: The text is no curve; the message names `file`, the place, the actual and the expected value.
-    """
-    return parse_record(KernelCurve, text, file, "see profiles/data/kernels/a100.json")
-
-
 class _Gpu(Record):
     memory_bytes: Annotated[Bytes, Field(gt=0)]
     flops_per_s: Annotated[dict[Annotated[str, Field(max_length=40)], _Rate], Field(min_length=1, max_length=20)]

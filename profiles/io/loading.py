@@ -250,14 +250,16 @@ def load_estimate_errors(family: str | None) -> EstimateErrors | None:
     Args:
         family: The family of a data sheet, as ``A100``.
     """
-    return None if family is None else _estimate_errors().get(family)
+    return None if family is None else estimate_errors().get(family)
 
 
 @cache
-def _estimate_errors() -> dict[str, EstimateErrors]:
-    from pipesched.profiles.io.estimate_errors_json import read_estimate_errors
+def estimate_errors() -> dict[str, EstimateErrors]:
+    """Return the errors of estimates by family; `benchmarks/published.py` writes their file with its page."""
+    from pipesched.profiles.io.validation import parse_record
 
-    return read_estimate_errors(read_profile_text(ESTIMATE_ERRORS), str(ESTIMATE_ERRORS))
+    advice = "write it again, with benchmarks/published.py"
+    return parse_record(dict[str, EstimateErrors], read_profile_text(ESTIMATE_ERRORS), str(ESTIMATE_ERRORS), advice)
 
 
 def load_kernel_curve(name: str, asker: str = "") -> KernelCurve:
@@ -270,13 +272,13 @@ def load_kernel_curve(name: str, asker: str = "") -> KernelCurve:
     Raises:
         ProfileError: There is no curve of this name.
     """
-    from pipesched.profiles.io.cluster_json import read_kernel_curve
+    from pipesched.profiles.io.validation import parse_record
 
     if name not in _names("kernels"):
         place = f"{asker}: kernels" if asker else "kernels"
         raise ProfileError(f"{place}: got {shown(name)}, expected one of {', '.join(_names('kernels'))}")
     path = DATA_FOLDER / "kernels" / f"{name}.json"
-    return read_kernel_curve(read_profile_text(path), str(path))
+    return parse_record(KernelCurve, read_profile_text(path), str(path), "see profiles/data/kernels/a100.json")
 
 
 def _names(folder: str) -> tuple[str, ...]:

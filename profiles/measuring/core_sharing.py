@@ -23,7 +23,8 @@ from pipesched.profiles.costs import SharingPrice, sharing_price_of
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.computing import computing
 from pipesched.profiles.measuring.layer_chain import LayerChain
-from pipesched.profiles.models import Model, Value, kept_random_state
+from pipesched.profiles.measuring.profiler import ProfilerSettings
+from pipesched.profiles.models import Model, Value, kept_random_state, torch_dtype
 from pipesched.profiles.processes import can_bind, usable_cores
 
 _LEAST_S = 0.05
@@ -33,25 +34,17 @@ _LEAST_S = 0.05
 @kept_random_state()
 def measure_sharing(
     model: Model,
-    *,
-    microbatch_sizes: Sequence[int],
+    settings: ProfilerSettings,
     num_processes: int,
-    repeats: int = 10,
-    dtype: torch.dtype = torch.float32,
-    threads: int = 1,
-    seed: int = 0,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> tuple[SharingPrice, ...]:
     """Measure the price of sharing a core among 2, 3 and so on up to `num_processes` that run `model`.
 
     Args:
         model: The model, run whole in each process.
-        microbatch_sizes: Micro-batch sizes in samples, taken in turn.
+        settings: Its sizes are taken in turn, `repeats` ratios are measured for each number of processes, and all
+            processes share `threads` cores.
         num_processes: Most processes on the core, at least 2.
-        repeats: Ratios for each number of processes.
-        dtype: Data type of weights and activations.
-        threads: Threads of one operation, and number of cores that all processes share.
-        seed: Seed of weights and data.
         progress: Called with the fraction done.
 
     Raises:
@@ -64,22 +57,24 @@ def measure_sharing(
         )
     numbers = range(2, num_processes + 1)
     ratios: dict[int, list[float]] = {number: [] for number in numbers}
-    chain = LayerChain(model, microbatch_sizes[0], seed=seed, dtype=dtype, device=torch.device("cpu"))
-    dtype_name = str(dtype).removeprefix("torch.")
+    sizes, threads, seed = settings.sizes, settings.threads, settings.seed
+    chain = LayerChain(model, sizes[0], seed=seed, dtype=torch_dtype(settings.dtype), device=torch.device("cpu"))
     with (
         computing(threads),
         _bound(usable_cores()[:threads]),
-        Companions(model.name, num_processes - 1, dtype=dtype_name, device="cpu", threads=threads, seed=seed) as others,
+        Companions(
+            model.name, num_processes - 1, dtype=settings.dtype, device="cpu", threads=threads, seed=seed
+        ) as others,
     ):
-        for repeat in range(repeats):
-            size = microbatch_sizes[repeat % len(microbatch_sizes)]
+        for repeat in range(settings.repeats):
+            size = sizes[repeat % len(sizes)]
             batch = chain.batch(size)
             for number in numbers:
                 others.use(size, 0)
                 alone_s = _pass_s(chain, *batch)
                 others.use(size, number - 1)
                 ratios[number].append(_pass_s(chain, *batch) / alone_s)
-            progress((repeat + 1) / repeats)
+            progress((repeat + 1) / settings.repeats)
     return tuple(sharing_price_of(number, ratios[number]) for number in numbers)
 
 

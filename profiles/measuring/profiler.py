@@ -28,13 +28,12 @@ from pipesched.profiles.costs import (
     median_layer,
     variation_of,
 )
-from pipesched.profiles.io import require_no_faults
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.computing import computing, device_name, library_versions
 from pipesched.profiles.measuring.layer_chain import LayerChain
 from pipesched.profiles.measuring.timing import SHORT_COUNT, Timer, yardstick_s
 from pipesched.profiles.measuring.weight_costs import WeightWork
-from pipesched.profiles.models import Model, build_layers, kept_random_state, make_optimizer
+from pipesched.profiles.models import Model, build_layers, kept_random_state, make_optimizer, torch_dtype
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Yardstick
 
@@ -56,7 +55,7 @@ class ProfilerSettings:
         repeats: Measured runs of a layer; equal layers of a chain share them.
         warmup: Runs before them.
         optimizer: A name in `OPTIMIZERS`.
-        dtype: Data type of weights and activations.
+        dtype: Name of the data type of weights and activations.
         device: Device of the measurement.
         threads: Threads of one operation on the CPU, here and in each companion.
         companions: Background processes that run the model meanwhile, one for each further rank on this machine.
@@ -68,8 +67,8 @@ class ProfilerSettings:
     repeats: int = 10
     warmup: int = 3
     optimizer: str = "adamw"
-    dtype: torch.dtype = torch.float32
-    device: torch.device | str = "cpu"
+    dtype: str = "float32"
+    device: str = "cpu"
     threads: int = 1
     companions: int = 0
     seed: int = 0
@@ -79,11 +78,6 @@ class ProfilerSettings:
     def sizes(self) -> tuple[int, ...]:
         """The micro-batch sizes, ascending."""
         return tuple(sorted(set(self.microbatch_sizes)))
-
-    @property
-    def dtype_name(self) -> str:
-        """Name of the data type."""
-        return str(self.dtype).removeprefix("torch.")
 
 
 @kept_random_state()
@@ -100,20 +94,21 @@ def profile_model(model: Model, settings: ProfilerSettings, progress: OnProgress
         progress: Called after every run.
 
     Raises:
-        ProfileError: A setting is out of range, the device is missing, or the model fails.
+        ProfileError: The device is missing, or the model fails.
     """
-    target = _checked_device(settings)
+    target = _present_device(settings.device)
     kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
     num_busy = min(settings.companions + 1, num_cores()) if kind == "cpu" else 1
     kernels_s = [yardstick_s(num_busy, target, SHORT_COUNT)]
     with computing(settings.threads, [target]):
-        chain = LayerChain(model, settings.sizes[0], seed=settings.seed, dtype=settings.dtype, device=target)
+        dtype = torch_dtype(settings.dtype)
+        chain = LayerChain(model, settings.sizes[0], seed=settings.seed, dtype=dtype, device=target)
         runs = _Runs(settings, chain, progress)
         layers, shares = _measured_layers(chain, settings, runs)
     kernels_s.append(yardstick_s(num_busy, target, SHORT_COUNT))
     provenance = Provenance(
         device=device_name(target),
-        dtype=settings.dtype_name,
+        dtype=settings.dtype,
         threads=settings.threads,
         companions=settings.companions,
         optimizer=settings.optimizer,
@@ -135,7 +130,7 @@ def _ties(model: Model, settings: ProfilerSettings) -> tuple[LayerTie, ...]:
     ties = []
     for tie in model.ties:
         layer, name = tie[0]
-        built = build_layers(model, layer, layer + 1, seed=settings.seed, dtype=settings.dtype)
+        built = build_layers(model, layer, layer + 1, seed=settings.seed, dtype=torch_dtype(settings.dtype))
         layers = tuple(sorted({layer for layer, _ in tie}))
         ties.append(LayerTie(layers, built.get_parameter(f"0.{name}").nbytes))
     return tuple(ties)
@@ -151,7 +146,7 @@ def _measured_layers(
     passes_of: dict[int, list[_Passes]] = {}
     splits_of: dict[int, list[tuple[float, float] | None]] = {}
     with Companions(
-        chain.model.name, settings.companions, dtype=settings.dtype_name, device=str(chain.device),
+        chain.model.name, settings.companions, dtype=settings.dtype, device=str(chain.device),
         threads=settings.threads, seed=settings.seed,
     ) as others:  # fmt: skip
         for _ in runs.turns():
@@ -234,26 +229,19 @@ def _passes_at(size: int) -> str:
     return f"micro-batch size {size}"
 
 
-def _checked_device(settings: ProfilerSettings) -> torch.device:
+def _present_device(name: str) -> torch.device:
     """Return the device of a measurement.
 
     Raises:
-        ProfileError: A setting is out of range, or the device is missing.
+        ProfileError: The device is missing.
     """
-    faults, sizes = [], settings.sizes
-    if not sizes or sizes[0] < 1:
-        faults.append(f"micro-batch sizes: got {list(sizes)}, expected at least one size of 1 or more; try 1, 2, 4")
-    for name, least in (("repeats", 1), ("warmup", 1), ("threads", 1), ("companions", 0)):
-        if (got := getattr(settings, name)) < least:
-            faults.append(f"{name}: got {got}, expected at least {least}; raise it")
-    require_no_faults("profiling", faults)
     try:
-        target = torch.device(settings.device)
+        target = torch.device(name)
         torch.empty(1, device=target)
     except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without the accelerator
         reason = (str(error).splitlines() or ["no such device"])[0]
         raise ProfileError(
-            f"profiling: device: got {settings.device} ({reason}), expected one of this machine; try cpu"
+            f"profiling: device: got {name} ({reason}), expected one of this machine; try cpu"
         ) from error
     return target
 

@@ -13,6 +13,7 @@ of a cut are submodular, so the kept prefixes are nested wherever the dropped on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,7 @@ from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from pipesched.profiles.costs import CostSource, LayerGraph
-from pipesched.profiles.partitioning.minimax import parse_partition
+from pipesched.profiles.partitioning.minimax import cheapest_partition, parse_partition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,24 +139,12 @@ def is_searched(costs: CostSource, partition: str | None, num_stages: int) -> bo
 @lru_cache(maxsize=64)
 def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence[float]) -> tuple[int, ...]:
     """Return the layers, stage by stage, of the cut with the fastest slowest stage, then the least sum of squares."""
-    import numpy as np
+    sums, are_stages = prefixes.sums(seconds), prefixes.are_stages()
 
-    sums = np.array(prefixes.sums(seconds))
-    is_stage = prefixes.are_stages()
-    stage_s = np.where(is_stage, sums - sums[:, None], np.inf)
-    slowest_s, squares = np.where(is_stage.any(axis=0), np.inf, 0.0), np.where(is_stage.any(axis=0), np.inf, 0.0)
-    for rate in rates:
-        slowest_s = np.maximum(slowest_s[:, None], stage_s / rate).min(axis=0)
-    cuts = []
-    for rate in rates:
-        own_s = np.where(stage_s / rate <= slowest_s[-1], stage_s / rate, np.inf)
-        both = squares[:, None] + own_s * own_s
-        cuts.append(both.argmin(axis=0))
-        squares = both.min(axis=0)
-    ends = [len(sums) - 1]
-    for cuts_of in reversed(cuts):
-        ends.append(int(cuts_of[ends[-1]]))
-    return prefixes.order(ends[-2::-1])
+    def stage_s(stage: int, first: int, last: int) -> float:
+        return (sums[last] - sums[first]) / rates[stage] if are_stages[first, last] else math.inf
+
+    return prefixes.order([last for _, last in cheapest_partition(stage_s, len(sums) - 1, len(rates))])
 
 
 def _counting(costs: CostSource) -> tuple[bool, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.profiles.io import ESTIMATE_ERRORS, estimate_errors_text, gpu_names, load_gpu, read_estimate_errors
+from pipesched.profiles.io import ESTIMATE_ERRORS, estimate_errors, gpu_names, load_gpu
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CELLS = {
@@ -317,12 +317,12 @@ def test_a_family_has_the_errors_of_its_rows_as_by_hand(part, table):
 
 
 def test_the_package_has_the_errors_by_family_of_the_page(part):
-    families = read_estimate_errors(ESTIMATE_ERRORS.read_text(), "errors")
+    families = estimate_errors()
     assert {"A100", "B200", "H100"} <= families.keys()
     assert families.keys() <= {load_gpu(name).family for name in gpu_names()}
     page = (BENCHMARKS / "results" / "published.md").read_text()
     assert "\n".join(part("families").family_lines(families)) in page
-    assert estimate_errors_text(families) == ESTIMATE_ERRORS.read_text()
+    assert part("families").errors_text(families) == ESTIMATE_ERRORS.read_text()
 
 
 def test_a_part_of_the_rows_is_printed_without_a_page(part, table, tmp_path, monkeypatch, capsys):

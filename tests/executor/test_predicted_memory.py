@@ -100,7 +100,7 @@ def measured(model, *sizes, **options):
 
 @pytest.fixture(scope="module")
 def profile():
-    return measured(MODEL, SAMPLES, optimizer="adam", dtype=torch.float64)
+    return measured(MODEL, SAMPLES, optimizer="adam", dtype="float64")
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_the_bytes_of_messages_are_those_that_a_profile_predicts(compression, tm
     spec = training("1f1b", model=name, num_ranks=3, compression=compression)
     (tmp_path / "job.json").write_text(job_to_json(spec))
     sent = [json.loads(said.splitlines()[-1]) for said in run_module("tests.executor.message_bytes_ranks", 3, tmp_path)]
-    settings = ProfilerSettings(microbatch_sizes=(2,), repeats=1, warmup=1, dtype=torch.float64)
+    settings = ProfilerSettings(microbatch_sizes=(2,), repeats=1, warmup=1, dtype="float64")
     costs = profile_model(tuple_models.masked_tokens(layers=4), settings).costs_of_layers(spec.bounds)
     costs = replace(costs, compression=compression and Compression(element_bytes=8))
     hidden, others = 2 * 8 * 16 * 8, 2 * 8 + 2 * 8 * 8

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from pipesched.executor import RunSettings
-from pipesched.profiles import measuring, models
+from pipesched.executor import LayerSettings, RunSettings
+from pipesched.profiles import measuring
 from pipesched.profiles.costs import Profile, median_profile
 from pipesched.questions import USUAL_SIZES, OnShare, ProfiledSizes, ProfileSettings, unheard
-from pipesched.schedules.common import tuple_of
+from pipesched.schedules.common import tuple_of, values_of
 from pipesched.workflows import ArgumentError, asks
 from pipesched.workflows.arguments import ModelArgument, read_model_argument, require_possible
 from pipesched.workflows.measuring.profiling import ProfileMeasurement
@@ -51,13 +51,9 @@ def profile(question: ProfileQuestion) -> ProfileMeasurement:
         microbatch_sizes=tuple_of(question.microbatch_sizes or USUAL_SIZES),
         repeats=question.repeats,
         warmup=question.warmup,
-        optimizer=question.optimizer,
-        dtype=models.torch_dtype(question.dtype),
-        device=question.device,
-        threads=question.threads,
         companions=question.companions,
-        seed=question.seed,
         splits=question.splits,
+        **values_of(question, LayerSettings),
     )
     measured_profile = median_profile(
         *(measuring.profile_model(built, settings, tick(index)) for index in range(question.passes))
@@ -68,13 +64,9 @@ def profile(question: ProfileQuestion) -> ProfileMeasurement:
     if question.pipelines > 1:
         prices = measuring.measure_sharing(
             built,
-            microbatch_sizes=measured_profile.microbatch_sizes,
-            num_processes=question.pipelines,
-            repeats=question.passes * question.repeats,
-            dtype=models.torch_dtype(question.dtype),
-            threads=question.threads,
-            seed=question.seed,
-            progress=lambda fraction: question.progress((question.passes + fraction) / num_parts),
+            replace(settings, repeats=question.passes * question.repeats),
+            question.pipelines,
+            lambda fraction: question.progress((question.passes + fraction) / num_parts),
         )
         measured_profile = replace(measured_profile, sharing=prices)
     return ProfileMeasurement(measured_profile, tuple(_kinds_note(measured_profile)))

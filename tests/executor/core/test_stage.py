@@ -375,7 +375,7 @@ def test_what_a_stage_holds_after_f_and_after_i_is_what_the_profile_says(dropout
         pytest.skip("this allocator cannot be asked")
     model = resolve_model(f"gpt:layers=3,width=64,heads=4,context=64,dropout={dropout}")
     size, bounds = 4, ((0, 1), (1, 5))
-    settings = ProfilerSettings(microbatch_sizes=(size,), repeats=1, warmup=1, dtype=torch.float64)
+    settings = ProfilerSettings(microbatch_sizes=(size,), repeats=1, warmup=1, dtype="float64")
     profile = profile_model(model, settings)
     first, second = profile.costs_of_layers(bounds, size).stages
     rows = [[forward(s, 0), backward_input(s, 0), backward_weight(s, 0), Step(s)] for s in (0, 1)]

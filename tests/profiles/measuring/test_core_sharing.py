@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.measuring import core_sharing, measure_sharing
+from pipesched.profiles.measuring import ProfilerSettings, core_sharing, measure_sharing
 from pipesched.profiles.models import resolve_model
 from tests.profiles.measuring.test_background_load import children
 
@@ -44,9 +44,7 @@ def test_the_price_is_the_processor_time_among_others_over_that_alone(monkeypatc
     monkeypatch.setattr(core_sharing.LayerChain, "run", run)
     monkeypatch.setattr(time, "thread_time", lambda: Clock.now_s)
     told = []
-    prices = measure_sharing(
-        resolve_model(MLP), microbatch_sizes=(1, 2), num_processes=4, repeats=3, progress=told.append
-    )
+    prices = measure_sharing(resolve_model(MLP), ProfilerSettings(microbatch_sizes=(1, 2), repeats=3), 4, told.append)
     assert [price.num_processes for price in prices] == [2, 3, 4]
     assert [price.factors for price in prices] == [(pytest.approx(factor),) * 11 for factor in (1.25, 1.5, 1.75)]
     assert Clock.used == [(size, count) for size in (1, 2, 1) for count in (0, 1, 0, 2, 0, 3)]
@@ -62,7 +60,7 @@ def test_processes_share_one_core_and_afterwards_have_all_of_them_again():
     def look(_fraction):
         shared.append({*map(frozenset, map(os.sched_getaffinity, [0, *map(int, set(children()) - set(before))]))})
 
-    (price,) = measure_sharing(resolve_model(MLP), microbatch_sizes=(1,), num_processes=2, repeats=1, progress=look)
+    (price,) = measure_sharing(resolve_model(MLP), ProfilerSettings(microbatch_sizes=(1,), repeats=1), 2, look)
     assert (price.num_processes, len(price.factors)) == (2, 11)
     assert all(factor > 0 for factor in price.factors)
     assert shared == [{frozenset({min(cores)})}]
@@ -72,4 +70,4 @@ def test_processes_share_one_core_and_afterwards_have_all_of_them_again():
 def test_where_processes_are_bound_to_no_core_it_is_refused(monkeypatch):
     monkeypatch.setattr(core_sharing, "can_bind", lambda: False)
     with pytest.raises(ProfileError, match="got 2 processes on a system that binds none to a core, expected Linux"):
-        measure_sharing(resolve_model(MLP), microbatch_sizes=(1,), num_processes=2)
+        measure_sharing(resolve_model(MLP), ProfilerSettings(microbatch_sizes=(1,)), 2)

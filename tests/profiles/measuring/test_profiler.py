@@ -74,7 +74,7 @@ def test_the_bytes_of_a_stack_of_linear_and_relu_are_those_counted_by_hand(size)
 )
 def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(text, dtype):
     model = resolve_model(text)
-    profile = measure(model, 2, dtype=dtype)
+    profile = measure(model, 2, dtype=str(dtype).removeprefix("torch."))
     num_layers = len(model.layers)
     for num_stages in range(1, num_layers + 1):
         bounds = parse_partition("uniform", [1.0] * num_layers, num_stages)
@@ -285,11 +285,6 @@ def test_the_number_of_threads_is_put_back():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"microbatch_sizes": ()}, "at least one size"),
-        ({"microbatch_sizes": (0, 1)}, "at least one size of 1 or more"),
-        ({"repeats": 0}, "repeats: got 0"),
-        ({"warmup": 0}, "warmup: got 0"),
-        ({"threads": 0, "companions": -1}, "threads: got 0.*companions: got -1"),
         ({"optimizer": "lion"}, "got 'lion'"),
         ({"device": "nonsense"}, "device: got nonsense"),
     ],

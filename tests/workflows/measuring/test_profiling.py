@@ -15,8 +15,10 @@ MLP = "mlp:width=4,layers=1"
 def test_what_sharing_a_core_costs_is_measured_for_the_pipelines_that_are_asked_for(monkeypatch):
     asked, told = [], []
 
-    def measure_sharing(model, *, num_processes, repeats, microbatch_sizes, progress, **_settings):
-        asked.append(SimpleNamespace(model=model.name, num=num_processes, repeats=repeats, sizes=microbatch_sizes))
+    def measure_sharing(model, settings, num_processes, progress):
+        asked.append(
+            SimpleNamespace(model=model.name, num=num_processes, repeats=settings.repeats, sizes=settings.sizes)
+        )
         progress(1.0)
         return tuple(SharingPrice(number, (1.0 + 0.1 * number,) * 11) for number in range(2, num_processes + 1))
 
