@@ -47,7 +47,6 @@ from .spread import SharingPrice as SharingPrice
 from .spread import Spread as Spread
 from .spread import Variation as Variation
 from .spread import price_among as price_among
-from .spread import sharing_price_of as sharing_price_of
 from .spread import spread_of as spread_of
 from .spread import variation_of as variation_of
 from .stage_costs import HEADER_BYTES as HEADER_BYTES

@@ -145,11 +145,6 @@ class SharingPrice:
         return max(1.0, self.factors[5])
 
 
-def sharing_price_of(num_processes: int, ratios: Sequence[float]) -> SharingPrice:
-    """Return the price among `num_processes`, from at least one ratio as in `SharingPrice.factors`."""
-    return SharingPrice(num_processes, spread_of(ratios).deciles_s)
-
-
 def price_among(prices: Sequence[SharingPrice], num_processes: int) -> float:
     """Return the factor on the time of work among `num_processes`.
 

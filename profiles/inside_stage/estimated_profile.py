@@ -133,12 +133,8 @@ def estimated_profile(
     makers = [LayerMaker(shape, size, sharding) for size in sizes]
     dense = [maker.block() for maker in makers]
     sparse = [maker.block(has_experts=True) for maker in makers] if shape.experts else []
-    kinds = {False: cost("", dense), True: cost("", sparse) if sparse else None}
-    blocks = []
-    for index in range(shape.layers):
-        kind = kinds[shape.has_experts(index)]
-        assert kind is not None, "experts have their cost"
-        blocks.append(replace(kind, name=f"block {index}"))
+    kinds = [cost("", layers) for layers in (dense, sparse) if layers]
+    blocks = [replace(kinds[shape.has_experts(index)], name=f"block {index}") for index in range(shape.layers)]
     placeholder_bytes = max(block.matrix_gradient_bytes for block in (dense[0], *sparse[:1]))
     layers = (
         cost("embedding", [maker.embedding() for maker in makers]),

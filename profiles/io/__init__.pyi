@@ -31,11 +31,7 @@ from .loading import machine_name_of as machine_name_of
 from .loading import machine_names as machine_names
 from .loading import names_profile as names_profile
 from .loading import read_profile_text as read_profile_text
-from .loading import save_cluster as save_cluster
-from .loading import save_gpu as save_gpu
-from .loading import save_plan as save_plan
-from .loading import save_profile as save_profile
-from .loading import save_run_costs as save_run_costs
+from .loading import save_json as save_json
 from .loading import with_stages as with_stages
 from .model_name import BUILT_IN as BUILT_IN
 from .model_name import TRUST_ADVICE as TRUST_ADVICE

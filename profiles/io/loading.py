@@ -63,17 +63,6 @@ def with_stages(path: str | Path, stages: Sequence[int]) -> str:
     return staged_graph(read_profile_text(path), str(path), stages)
 
 
-def save_profile(profile: Profile, path: str | Path) -> None:
-    """Write `profile`, completely or not at all.
-
-    Raises:
-        ProfileError: The file cannot be written, or the profile could not be read again.
-    """
-    from pipesched.profiles.io.profile_json import profile_text
-
-    write_profile_text(path, profile_text(profile, str(path)))
-
-
 def load_run_costs(path: str | Path) -> RunCosts:
     """Read costs that were measured in runs.
 
@@ -83,17 +72,6 @@ def load_run_costs(path: str | Path) -> RunCosts:
     from pipesched.profiles.io.run_costs_json import read_run_costs
 
     return read_run_costs(read_profile_text(path), str(path))
-
-
-def save_run_costs(costs: RunCosts, path: str | Path) -> None:
-    """Write `costs`, completely or not at all.
-
-    Raises:
-        ProfileError: The file cannot be written, or the costs could not be read again.
-    """
-    from pipesched.profiles.io.run_costs_json import run_costs_text
-
-    write_profile_text(path, run_costs_text(costs, str(path)))
 
 
 def load_cluster(path: str | Path) -> Cluster:
@@ -107,17 +85,6 @@ def load_cluster(path: str | Path) -> Cluster:
     return read_cluster(read_profile_text(path), str(path))
 
 
-def save_cluster(cluster: Cluster, path: str | Path) -> None:
-    """Write `cluster`, completely or not at all.
-
-    Raises:
-        ProfileError: The file cannot be written, or the cluster could not be read again.
-    """
-    from pipesched.profiles.io.cluster_json import cluster_text
-
-    write_profile_text(path, cluster_text(cluster, str(path)))
-
-
 def load_plan(path: str | Path) -> Plan:
     """Return the plan in a JSON file.
 
@@ -129,15 +96,26 @@ def load_plan(path: str | Path) -> Plan:
     return read_plan(read_profile_text(path), str(path))
 
 
-def save_plan(plan: Plan, path: str | Path) -> None:
-    """Write `plan`, completely or not at all.
+def save_json(value: Profile | RunCosts | Cluster | Plan | Gpu, path: str | Path) -> None:
+    """Write a file for the function that loads such a value, completely or not at all; the file of a GPU has its name.
 
     Raises:
-        ProfileError: The file cannot be written, or the plan could not be read again.
+        ProfileError: The file cannot be written, or could not be read again.
     """
-    from pipesched.profiles.io.plan_json import plan_text
+    from pipesched.profiles.io import cluster_json, plan_json, profile_json, run_costs_json
 
-    write_profile_text(path, plan_text(plan, str(path)))
+    match value:
+        case Profile():
+            text = profile_json.profile_text(value, str(path))
+        case RunCosts():
+            text = run_costs_json.run_costs_text(value, str(path))
+        case Cluster():
+            text = cluster_json.cluster_text(value, str(path))
+        case Plan():
+            text = plan_json.plan_text(value, str(path))
+        case Gpu():
+            text = cluster_json.gpu_text(value)
+    write_profile_text(path, text)
 
 
 def read_profile_text(path: str | Path) -> str:
@@ -227,17 +205,6 @@ def load_gpu(name: str | Path) -> Gpu:
     if name not in gpu_names():
         raise ProfileError(f"gpu: got {shown(name)}, expected one of {', '.join(gpu_names())}, or a file (.json)")
     return load_gpu(DATA_FOLDER / "gpus" / f"{name}.json")
-
-
-def save_gpu(gpu: Gpu, path: str | Path) -> None:
-    """Write a GPU with its curve of kernels, completely or not at all.
-
-    Raises:
-        ProfileError: The file cannot be written, or the GPU has invalid numbers.
-    """
-    from pipesched.profiles.io.cluster_json import gpu_text
-
-    write_profile_text(path, gpu_text(gpu))
 
 
 ESTIMATE_ERRORS = DATA_FOLDER / "published" / "estimate_errors.json"

@@ -25,6 +25,7 @@ from pipesched.profiles.processes import command, descriptor_as, end_with, envir
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring.layer_chain import LayerChain
+    from pipesched.profiles.measuring.profiler import ProfilerSettings
 
 _READY_S = 120.0
 """Longest time of a companion to start, or to finish its first run at a new size [s]."""
@@ -33,12 +34,13 @@ _LAST_BYTES = 4096
 
 
 class Companions:
-    """Background processes that run `model` until the ``with`` block ends, in any way."""
+    """Background processes that run `model` on `device` until the ``with`` block ends, in any way."""
 
-    def __init__(self, model: str, count: int, *, dtype: str, device: str, threads: int, seed: int) -> None:
+    def __init__(self, model: str, count: int, device: str, settings: ProfilerSettings) -> None:
         self._model = model
         self._count = count
-        self._arguments = [model, "--dtype", dtype, "--device", device, "--threads", str(threads), "--seed", str(seed)]
+        self._arguments = [model, "--device", device, "--dtype", settings.dtype]
+        self._arguments += ["--threads", str(settings.threads), "--seed", str(settings.seed)]
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self._errors: list[IO[bytes]] = []

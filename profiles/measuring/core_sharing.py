@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import SharingPrice, sharing_price_of
+from pipesched.profiles.costs import SharingPrice, spread_of
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.computing import computing
 from pipesched.profiles.measuring.layer_chain import LayerChain
@@ -57,14 +57,12 @@ def measure_sharing(
         )
     numbers = range(2, num_processes + 1)
     ratios: dict[int, list[float]] = {number: [] for number in numbers}
-    sizes, threads, seed = settings.sizes, settings.threads, settings.seed
-    chain = LayerChain(model, sizes[0], seed=seed, dtype=torch_dtype(settings.dtype), device=torch.device("cpu"))
+    sizes, threads, dtype = settings.sizes, settings.threads, torch_dtype(settings.dtype)
+    chain = LayerChain(model, sizes[0], seed=settings.seed, dtype=dtype, device=torch.device("cpu"))
     with (
         computing(threads),
         _bound(usable_cores()[:threads]),
-        Companions(
-            model.name, num_processes - 1, dtype=settings.dtype, device="cpu", threads=threads, seed=seed
-        ) as others,
+        Companions(model.name, num_processes - 1, "cpu", settings) as others,
     ):
         for repeat in range(settings.repeats):
             size = sizes[repeat % len(sizes)]
@@ -75,7 +73,7 @@ def measure_sharing(
                 others.use(size, number - 1)
                 ratios[number].append(_pass_s(chain, *batch) / alone_s)
             progress((repeat + 1) / settings.repeats)
-    return tuple(sharing_price_of(number, ratios[number]) for number in numbers)
+    return tuple(SharingPrice(number, spread_of(ratios[number]).deciles_s) for number in numbers)
 
 
 def _pass_s(chain: LayerChain, inputs: Value, targets: Value) -> float:

@@ -35,7 +35,7 @@ import torch.distributed as dist
 
 from pipesched.profiles import Carrier, ProfileError
 from pipesched.profiles.clusters import Cluster, cluster_of, fit_link
-from pipesched.profiles.io import save_cluster
+from pipesched.profiles.io import save_json
 from pipesched.profiles.processes import end_with, open_sockets, pin, strangers
 from pipesched.schedules.common import LONGEST_S, printable
 
@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 cluster = measure_links(sizes_bytes=options.sizes, repeats=options.repeats, device=device)
                 if rank == 0:
-                    save_cluster(cluster, options.out)
+                    save_json(cluster, options.out)
         finally:
             dist.destroy_process_group()
     except ProfileError as error:

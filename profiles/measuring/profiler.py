@@ -145,10 +145,7 @@ def _measured_layers(
     bytes_of = {size: chain.measure_bytes(size) for size in sizes}
     passes_of: dict[int, list[_Passes]] = {}
     splits_of: dict[int, list[tuple[float, float] | None]] = {}
-    with Companions(
-        chain.model.name, settings.companions, dtype=settings.dtype, device=str(chain.device),
-        threads=settings.threads, seed=settings.seed,
-    ) as others:  # fmt: skip
+    with Companions(chain.model.name, settings.companions, str(chain.device), settings) as others:
         for _ in runs.turns():
             for size in sizes:
                 others.use(size)

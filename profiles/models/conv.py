@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.models.model import Model, class_loss
+from pipesched.profiles.models.model import Model, class_loss, require_range
 from pipesched.profiles.models.text_data import crops
 
 _GROUPS = 4
@@ -55,16 +55,14 @@ def conv(channels: int = 32, blocks: int = 6, image: int = 32, classes: int = 10
 def _check(name: str, channels: int, blocks: int, image: int, classes: int) -> None:
     if channels < _GROUPS or channels % _GROUPS:
         raise ProfileError(f"model {name}: channels: got {channels}, expected a multiple of {_GROUPS}; try 32")
-    if not 1 <= blocks <= 16:
-        raise ProfileError(f"model {name}: blocks: got {blocks}, expected 1 to 16; try 6")
+    require_range(name, "blocks", blocks, 1, 16)
     halvings = blocks // 2
     if not 1 << halvings <= image <= 128:
         raise ProfileError(
             f"model {name}: image: got {image}, expected {1 << halvings} to 128 "
             f"as {blocks} blocks halve it {halvings} times; try 32 with fewer blocks"
         )
-    if not 2 <= classes <= 256:
-        raise ProfileError(f"model {name}: classes: got {classes}, expected 2 to 256; try 10")
+    require_range(name, "classes", classes, 2, 256)
 
 
 class Stem(nn.Module):

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipesched.profiles import ProfileError
-from pipesched.profiles.inside_stage import ModelShape
 from pipesched.profiles.io import model_shape
 from pipesched.profiles.models.model import Model, require_dropout, require_range
 from pipesched.profiles.models.text_data import held_out_next_bytes, next_byte_loss, next_bytes
@@ -47,7 +45,10 @@ def gpt(
     """
     numbers = f"gpt:layers={layers},width={width},heads={heads},context={context},vocab={vocab}"
     name = f"{numbers},dropout={dropout}" + (f",text={text}" if text else "")
-    _check_gpt(name, model_shape(numbers), dropout)
+    model_shape(numbers)  # refuses numbers that do not fit together
+    require_range(name, "vocab", vocab, 256, 2**31 - 1)
+    require_range(name, "context", context, 1, 2**14)  # the text has no longer samples
+    require_dropout(name, dropout)
     blocks = tuple(partial(TransformerBlock, width, heads, dropout, layers) for _ in range(layers))
     return Model(
         name,
@@ -57,16 +58,6 @@ def gpt(
         partial(next_bytes, context, text),
         partial(held_out_next_bytes, context, text),
     )
-
-
-def _check_gpt(name: str, shape: ModelShape, dropout: float) -> None:
-    if shape.vocab < 256:
-        raise ProfileError(f"model {name}: vocab: got {shape.vocab}, expected at least 256; raise it")
-    if shape.sequence > 16384:
-        raise ProfileError(
-            f"model {name}: context: got {shape.sequence}, expected at most 16384; the text is not long enough"
-        )
-    require_dropout(name, dropout)
 
 
 class Embedding(nn.Module):

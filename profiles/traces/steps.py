@@ -180,6 +180,8 @@ def _times(trace: RankTrace, own: Sequence[Pass], cuts: Iterable[int]) -> list[I
     steps = [own[first:last] for first, last in pairwise([0, *cuts, len(own)])]
     return [
         Interval(trace.base_ns + step[0].range.time.start_ns, trace.base_ns + step[-1].range.time.end_ns)
+        if step
+        else Interval(0, 0)
         for step in steps
     ]
 
@@ -293,7 +295,7 @@ def step_windows(
         windows = [trace.steps for trace in traces]
     else:
         cuts = step_cuts(traces, lists, is_chosen=step is not None)
-        windows = _numbered(traces, list(map(_windows, traces, cuts)), has_one_clock=has_one_clock)
+        windows = _numbered(traces, cuts, has_one_clock=has_one_clock)
     common = set.intersection(*map(set, windows))
     if step is not None:
         for trace, own in zip(traces, windows, strict=True):
@@ -340,16 +342,16 @@ def _windows(trace: RankTrace, cuts: Sequence[int]) -> list[Interval]:
 
 
 def _numbered(
-    traces: Sequence[RankTrace], windows: Sequence[Sequence[Interval]], *, has_one_clock: bool
+    traces: Sequence[RankTrace], cuts: Sequence[Sequence[int]], *, has_one_clock: bool
 ) -> list[dict[int, Interval]]:
     """Return the steps by number; steps that ran at the same time get one number if the clocks show them.
 
     Raises:
         ProfileError: The clocks do not show which steps are the same.
     """
-    shifts = [0] * len(windows)
+    windows, shifts = list(map(_windows, traces, cuts)), [0] * len(traces)
     if has_one_clock or len(set(map(len, windows))) > 1:
-        times = list(map(_step_times, traces, windows))
+        times = list(map(_times, traces, map(passes_of, traces), cuts))
         for place, own in enumerate(times):
             overlaps_ns = _overlaps_ns(times[0], own)
             best, *others = sorted(overlaps_ns, key=lambda shift, known=overlaps_ns: -known[shift])  # type: ignore[misc]
@@ -363,18 +365,6 @@ def _numbered(
     return [
         {number - shift: window for number, window in enumerate(own)}
         for own, shift in zip(windows, shifts, strict=True)
-    ]
-
-
-def _step_times(trace: RankTrace, windows: Sequence[Interval]) -> list[Interval]:
-    """Return the interval of the passes of each step [ns since 1970]."""
-    passes = [work.range.time for work in passes_of(trace)]
-    inside = [[time for time in passes if window.start_ns <= time.start_ns < window.end_ns] for window in windows]
-    return [
-        Interval(trace.base_ns + min(time.start_ns for time in own), trace.base_ns + max(time.end_ns for time in own))
-        if own
-        else Interval(0, 0)
-        for own in inside
     ]
 
 

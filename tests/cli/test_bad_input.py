@@ -11,7 +11,7 @@ import pytest
 
 from pipesched import costs_from_runs
 from pipesched.profiles.costs import SampleWork
-from pipesched.profiles.io import Plan, Predicted, save_plan, save_profile
+from pipesched.profiles.io import Plan, Predicted, save_json
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
 from pipesched.schedules.transforms import ScheduleSpec
@@ -37,18 +37,18 @@ def models(tmp_path_factory):
     for name in ("conv-epyc.json", "pipedream/gnmt.graph.txt"):
         copy(DATA / name, folder)
     bare = measurement(input_bytes=0, output_bytes=0, output_storage_bytes=0, saved_bytes=0)
-    save_profile(profile(*[layer(bare, weight_bytes=0, optimizer_bytes=0)] * 4), folder / "bare.json")
+    save_json(profile(*[layer(bare, weight_bytes=0, optimizer_bytes=0)] * 4), folder / "bare.json")
     spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=2)
     plan = Plan(model="", schedule_spec=spec, partition=(2, 2), microbatch_size=1, batch_size=2, compression=None,
                 predicted=Predicted(1.0, 2.0))  # fmt: skip
     modules = {"command": "os:system:command=touch PLANTED", "module": "mymod:factory"}
     for name, model in {"mlp": "mlp:width=256,layers=4", "short": "mlp:layers=3", **modules}.items():
-        save_plan(replace(plan, model=model), folder / f"{name}_plan.json")
-        save_profile(replace(profile(*[layer()] * 4), model=model), folder / f"{name}.json")
-    save_plan(replace(plan, model="graph elsewhere/vgg16.graph.txt"), folder / "graph_plan.json")
-    save_plan(replace(plan, partition=(1, 1, 2)), folder / "three_plan.json")
-    save_plan(replace(plan, schedule_spec=replace(spec, name="1f1c")), folder / "unknown_plan.json")
-    save_profile(replace(profile(*[layer()] * 4), sample_work=FAST), folder / "fast.json")
+        save_json(replace(plan, model=model), folder / f"{name}_plan.json")
+        save_json(replace(profile(*[layer()] * 4), model=model), folder / f"{name}.json")
+    save_json(replace(plan, model="graph elsewhere/vgg16.graph.txt"), folder / "graph_plan.json")
+    save_json(replace(plan, partition=(1, 1, 2)), folder / "three_plan.json")
+    save_json(replace(plan, schedule_spec=replace(spec, name="1f1c")), folder / "unknown_plan.json")
+    save_json(replace(profile(*[layer()] * 4), sample_work=FAST), folder / "fast.json")
     (folder / "config.json").write_text('{"model_type": "mamba"}')
     (folder / "gpu.json").write_text(json.dumps(GPU))
     (folder / "circle.txt").write_text(f"{NODE % 1}{NODE % 2}\tnode1 -- node2\n\tnode2 -- node1\n")

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pipesched.profiles.clusters import Cluster, Device
-from pipesched.profiles.io import save_cluster, save_profile
+from pipesched.profiles.io import save_json
 from pipesched.simulator.analysis import readable_reason
 from tests.profiles.hand_profiles import layer, measurement, profile
 
@@ -44,7 +44,7 @@ def test_the_limit_that_is_judged_is_shown_with_its_unit(pipesched, command, lim
 @pytest.fixture
 def half(folder):
     """A cluster of two devices, of one of which the memory is known."""
-    save_cluster(Cluster((Device(memory_bytes=3000), Device())), folder / "half.json")
+    save_json(Cluster((Device(memory_bytes=3000), Device())), folder / "half.json")
 
 
 def test_a_limit_of_some_devices_alone_says_nothing_of_the_others(pipesched, half):
@@ -67,7 +67,7 @@ def test_a_limit_of_a_file_is_said_not_to_be_judged_where_the_costs_say_no_bytes
 @pytest.fixture
 def tiny(folder):
     """A profile of four equal layers."""
-    save_profile(profile(*[layer(measurement(1), measurement(2), measurement(8))] * 4), folder / "tiny.json")
+    save_json(profile(*[layer(measurement(1), measurement(2), measurement(8))] * 4), folder / "tiny.json")
     return "tiny.json"
 
 

@@ -20,7 +20,7 @@ from pipesched.executor.launch import (
 from pipesched.executor.rank_command import main as run_rank
 from pipesched.executor.runs import launch, launch_training
 from pipesched.profiles import ProfileError
-from pipesched.profiles.io import Plan, Predicted, load_plan, load_profile, save_plan, save_profile
+from pipesched.profiles.io import Plan, Predicted, load_plan, load_profile, save_json
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json, to_json
@@ -48,10 +48,10 @@ def plant(folder, monkeypatch):
 
     def write(model):
         schedule_spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=2)
-        save_plan(Plan(model=model, schedule_spec=schedule_spec, partition=(2, 2), microbatch_size=1, batch_size=2,
+        save_json(Plan(model=model, schedule_spec=schedule_spec, partition=(2, 2), microbatch_size=1, batch_size=2,
                        compression=None, predicted=Predicted(1.0, 2.0)), folder / "plan.json")  # fmt: skip
-        save_profile(replace(profile(*[layer()] * 4), model=model), folder / "profile.json")
-        save_profile(replace(profile(*[layer()] * 4), model=BUILT_IN), folder / "other.json")
+        save_json(replace(profile(*[layer()] * 4), model=model), folder / "profile.json")
+        save_json(replace(profile(*[layer()] * 4), model=BUILT_IN), folder / "other.json")
         run = run_by_hand(build("1f1b", 2, 2), 0.0, 0.0)
         (folder / "measured.json").write_text(timeline_to_json(run))
         job = RunSpec(job=Measure(schedule=to_json(build("gpipe", 1, 1))), model=model, bounds=((0, 4),))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.profiles.clusters import Device, Link, flat
-from pipesched.profiles.io import save_cluster
+from pipesched.profiles.io import save_json
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 
@@ -23,7 +23,7 @@ def test_a_schedule_file_that_cannot_be_lowered_is_named(pipesched, folder):
 
 def test_machines_with_nodes_of_unequal_size_are_named_with_their_file(pipesched, folder):
     cluster = replace(flat(3, Link(1e-5, 1e9)), inter=Link(1e-4))
-    save_cluster(replace(cluster, devices=(Device(), Device(), Device(node=1))), folder / "machines.json")
+    save_json(replace(cluster, devices=(Device(), Device(), Device(node=1))), folder / "machines.json")
     answer = pipesched(f"partition {GRAPH} -p 3 --cluster machines.json")
     assert answer.code == 2
     assert answer.err.startswith("pipesched: machines.json: cluster: got nodes of 2, 1 devices, expected")

@@ -11,7 +11,7 @@ from pipesched.executor.launch import Measure, RunSpec, Train, job_to_json
 from pipesched.executor.rank_command import main as run_rank
 from pipesched.profiles.clusters import Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.profiles.io import Plan, Predicted, save_cluster, save_plan, save_profile
+from pipesched.profiles.io import Plan, Predicted, save_json
 from pipesched.schedules import MemorySample, Span, Timeline
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json, to_json
@@ -47,14 +47,14 @@ def files(folder):
     timeline = Timeline("one", "predicted", spans, (0,), (MemorySample(0, 0.5, (("weights", 8),)),))
     (folder / "timeline.json").write_text(timeline_to_json(timeline))
     sizes = measurement(1, split=split()), measurement(2, split=split())
-    save_profile(profile(*[layer(*sizes)] * 2), folder / "profile.json")
+    save_json(profile(*[layer(*sizes)] * 2), folder / "profile.json")
     (folder / "graph.txt").write_text((GRAPHS / "vgg16.graph.txt").read_text())
     cluster = replace(flat(2, Link(1e-5, 1e9)), inter=Link(1e-4), links=((0, 1, Link(2e-5, 3e9)),))
-    save_cluster(replace(cluster, devices=(Device(0.5, 10**9), Device(node=1))), folder / "cluster.json")
+    save_json(replace(cluster, devices=(Device(0.5, 10**9), Device(node=1))), folder / "cluster.json")
     schedule_spec = ScheduleSpec(
         name="avgpipe", num_ranks=2, num_microbatches=4, parameters={"pipelines": 2}, recompute=(0,)
     )
-    save_plan(Plan(model="mlp:layers=2", schedule_spec=schedule_spec, partition=(1, 1), microbatch_size=1, batch_size=4,
+    save_json(Plan(model="mlp:layers=2", schedule_spec=schedule_spec, partition=(1, 1), microbatch_size=1, batch_size=4,
                    compression=None, predicted=Predicted(1.0, 2.0, (1.0, 2.0))), folder / "plan.json")  # fmt: skip
     lists, bounds = to_json(build("gpipe", 1, 2)), ((0, 8),)
     measured = RunSpec(job=Measure(schedule=lists), model="mlp", bounds=bounds)

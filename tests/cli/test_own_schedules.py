@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.io import Plan, Predicted, profile_text, save_plan
+from pipesched.profiles.io import Plan, Predicted, profile_text, save_json
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, timeline_to_json, to_json
 from pipesched.schedules.transforms import ScheduleSpec
@@ -90,7 +90,7 @@ def test_no_file_has_a_builder_imported(pipesched, page_folder):
     spec = ScheduleSpec(name="evil:builder", num_ranks=2, num_microbatches=2)
     plan = Plan(model="mlp:layers=2", schedule_spec=spec, partition=(1, 1), microbatch_size=1, batch_size=2,
                 compression=None, predicted=Predicted(1.0, 2.0))  # fmt: skip
-    save_plan(plan, page_folder / "plan.json")
+    save_json(plan, page_folder / "plan.json")
     for line in ("check --plan plan.json", "run --plan plan.json", "train --plan plan.json"):
         answer = pipesched(line)
         assert (answer.code, answer.err.count("\n")) == (2, 1)

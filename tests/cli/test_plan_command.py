@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.profiles.io import load_plan, save_profile
+from pipesched.profiles.io import load_plan, save_json
 from tests.cli.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
 
@@ -22,7 +22,7 @@ NODES = "--nodes 2 --gpus 2 --intra bandwidth_bytes_per_s=1e10 --inter bandwidth
 def measured(folder):
     """Return the name of a profile of eight layers of 3 s a sample, 24 bytes each."""
     layers = [layer(*(measurement(size, 1.0 * size, 2.0 * size) for size in (1, 2, 4))) for _ in range(8)]
-    save_profile(profile(*layers), folder / "mlp.json")
+    save_json(profile(*layers), folder / "mlp.json")
     return "mlp.json"
 
 

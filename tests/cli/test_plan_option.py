@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.executor.launch import job_from_json
-from pipesched.profiles.io import Plan, Predicted, save_plan
+from pipesched.profiles.io import Plan, Predicted, save_json
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import ScheduleSpec
 
@@ -27,12 +27,12 @@ COSTS = "--uniform f=1,b=2"
 
 @pytest.fixture(autouse=True)
 def _plans(folder):
-    save_plan(PLAN, folder / "plan.json")
-    save_plan(replace(PLAN, compression="half"), folder / "half.json")
+    save_json(PLAN, folder / "plan.json")
+    save_json(replace(PLAN, compression="half"), folder / "half.json")
     pipedream = ScheduleSpec(name="pipedream", num_ranks=2, width=2)
-    save_plan(replace(PLAN, schedule_spec=pipedream, batch_size=4), folder / "pipedream.json")
+    save_json(replace(PLAN, schedule_spec=pipedream, batch_size=4), folder / "pipedream.json")
     graph = replace(PLAN, model="graph elsewhere/vgg16.graph.txt", partition=(20, 20), microbatch_size=1, batch_size=8)
-    save_plan(graph, folder / "graph.json")
+    save_json(graph, folder / "graph.json")
 
 
 def test_a_placement_decides_which_links_the_messages_take(pipesched):

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from pipesched import import_traces
-from pipesched.profiles.io import save_profile
+from pipesched.profiles.io import save_json
 from tests.cli.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.profiles.traces.kineto_files import two_ranks
@@ -34,7 +34,7 @@ def test_the_readme_has_commands():
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_readme_works(pipesched, folder, line):
     layers = [layer(*(measurement(size) for size in (1, 2, 4))) for _ in range(8)]
-    save_profile(profile(*layers), folder / "gpt.json")
+    save_json(profile(*layers), folder / "gpt.json")
     import_traces(two_ranks(folder, count=4)).save(folder / "run.json")
     answer = pipesched(line)
     assert (answer.code, answer.err) == (0, "")

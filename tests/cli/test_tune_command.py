@@ -11,7 +11,7 @@ import pytest
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.values import counts
 from pipesched.profiles.clusters import flat
-from pipesched.profiles.io import save_profile
+from pipesched.profiles.io import save_json
 from pipesched.simulator.search import Outcome
 from pipesched.simulator.tuner import Problem, tuned
 from pipesched.workflows.tuning import TuneResult
@@ -22,7 +22,7 @@ LINE = "tune m.json --batch-size 8 --ranks 3 --link latency_s=0.1,bandwidth_byte
 
 @pytest.fixture
 def tune(pipesched, folder):
-    save_profile(model(), folder / "m.json")
+    save_json(model(), folder / "m.json")
     return lambda more="": pipesched(f"{LINE} {more}")
 
 
@@ -158,7 +158,7 @@ def test_where_nothing_fits_the_answer_is_no_with_the_limit_that_would_do(tune):
 @pytest.mark.distributed
 def test_the_best_are_run_and_set_beside_the_prediction_and_plain_1f1b(pipesched, folder):
     small = replace(model(), model="mlp:layers=6,width=8")
-    save_profile(small, folder / "m.json")
+    save_json(small, folder / "m.json")
     line = "tune m.json -b 8 -p 2 -m 4 -n 1-2 --advance 0 --verify 1 --iterations 1"
     data = json.loads(pipesched(f"{line} --json").out)
     verified = data["verified"]

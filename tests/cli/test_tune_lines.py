@@ -13,7 +13,7 @@ from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.terminal import print_result
 from pipesched.executor.launch import job_from_json
 from pipesched.profiles.clusters import flat
-from pipesched.profiles.io import save_profile
+from pipesched.profiles.io import save_json
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import recompute
@@ -37,7 +37,7 @@ LINES = [
 @pytest.mark.parametrize(("setting", "lists"), LINES, ids=[str(setting) for setting, _ in LINES])
 def test_the_lines_of_a_setting_run_and_train_with_its_lists(pipesched, folder, setting, lists):
     profile = replace(model(), model=MLP)
-    save_profile(profile, folder / "m.json")
+    save_json(profile, folder / "m.json")
     commands = CommandLines(
         Problem(profile, 8, flat(3)), TunedModel(model="m.json"), RunOptions(optimizer="sgd", is_pinned=False)
     )
@@ -64,7 +64,7 @@ def test_a_graph_without_a_model_is_run_by_its_costs(pipesched, folder):
 
 @pytest.mark.distributed
 def test_the_lines_that_are_printed_run(pipesched, folder):
-    save_profile(replace(model(), model=MLP), folder / "m.json")
+    save_json(replace(model(), model=MLP), folder / "m.json")
     line = "tune m.json -b 8 -p 2 -m 4 -n 2 --advance 1"
     answer = pipesched(line)
     run, train = re.findall(r"^    pipesched (.*)$", answer.out, re.MULTILINE)

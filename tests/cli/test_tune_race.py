@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.io import save_profile
+from pipesched.profiles.io import save_json
 from pipesched.simulator.search import Outcome
 from tests.simulator.tuner.problems import model
 
@@ -19,7 +19,7 @@ def tune(pipesched, folder, monkeypatch):
     def run(measurement, setting, tick=None):
         return Outcome(setting, 1e-3 / setting.num_microbatches, 1)
 
-    save_profile(replace(model(), model="mlp:layers=6,width=8"), folder / "m.json")
+    save_json(replace(model(), model="mlp:layers=6,width=8"), folder / "m.json")
     monkeypatch.setattr("pipesched.workflows.tuning.setting_runs.Measurement.__call__", run)
     monkeypatch.setattr("pipesched.profiles.measuring.yardstick_s", lambda num_busy, device: 1e-3)
     return lambda more="": pipesched(f"{LINE} {more}")
@@ -85,6 +85,6 @@ def test_a_model_is_profiled_several_times_and_a_slow_moment_does_not_count(pipe
     measured = replace(model(), model="mlp:layers=6,width=8")
     monkeypatch.setattr("pipesched.profiles.measuring.profile_model", lambda *_, **__: slower(measured, next(moments)))
     setting_rows = json.loads(pipesched("tune mlp:layers=6,width=8 -b 8 -p 2 -n 1 --json").out)["settings"]
-    save_profile(slower(measured, 2.0), folder / "m.json")
+    save_json(slower(measured, 2.0), folder / "m.json")
     assert setting_rows == json.loads(pipesched("tune m.json -b 8 -p 2 -n 1 --json").out)["settings"]
     assert next(moments, None) is None

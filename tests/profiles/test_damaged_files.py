@@ -7,16 +7,7 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.io import (
-    Plan,
-    load_cluster,
-    load_plan,
-    load_profile,
-    load_stage_costs,
-    save_cluster,
-    save_plan,
-    save_profile,
-)
+from pipesched.profiles.io import Plan, load_cluster, load_plan, load_profile, load_stage_costs, save_json
 from pipesched.schedules import ScheduleError
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.profiles.io.test_plan import PLAN
@@ -51,7 +42,7 @@ def read_damaged(path, load, seed):
 
 @pytest.mark.parametrize(
     ("value", "save", "load"),
-    [(PROFILE, save_profile, load_profile), (CLUSTER, save_cluster, load_cluster), (PLAN, save_plan, load_plan)],
+    [(PROFILE, save_json, load_profile), (CLUSTER, save_json, load_cluster), (PLAN, save_json, load_plan)],
     ids=["profile", "cluster", "plan"],
 )
 def test_damaged_json_is_refused_or_means_what_it_is_read_as(tmp_path, value, save, load):

@@ -19,7 +19,7 @@ from pipesched.profiles.io import (
     kernel_cells,
     load_gpu,
     load_kernel_table,
-    save_gpu,
+    save_json,
     save_kernel_table,
 )
 from pipesched.questions import unheard
@@ -132,7 +132,7 @@ class GpuFit(Result):
             ArgumentError: `path` is no name of a file.
             ProfileError: The file cannot be written.
         """
-        save_gpu(self.gpu, require_path(path))
+        save_json(self.gpu, require_path(path))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data that `--json` prints: the GPU, and the errors of `to_rows`."""

@@ -19,7 +19,7 @@ from pipesched.executor import RankFailed, launch
 from pipesched.profiles import FLOAT32_BYTES, Carrier
 from pipesched.profiles.clusters import Cluster, LoadedLinkFit, LoadedMessages, fit_loaded_link, under_load
 from pipesched.profiles.costs import samples_of
-from pipesched.profiles.io import load_cluster, save_cluster
+from pipesched.profiles.io import load_cluster, save_json
 from pipesched.questions import LinkSettings, MeasureSettings, NumRanks
 from pipesched.schedules.builders import build
 from pipesched.schedules.common import Counts, Description, tuple_of
@@ -79,7 +79,7 @@ class LinkMeasurement(Result):
             ArgumentError: `path` is no name of a file.
             ProfileError: The file cannot be written.
         """
-        save_cluster(self.cluster, require_path(path))
+        save_json(self.cluster, require_path(path))
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per pair of ranks, with the fields of the link from the first to the second."""

@@ -15,7 +15,7 @@ from pipesched.profiles.costs import (
     costs_of_samples,
     samples_of,
 )
-from pipesched.profiles.io import run_costs_text, save_run_costs
+from pipesched.profiles.io import run_costs_text, save_json
 from pipesched.profiles.partitioning import cut_layers
 from pipesched.questions import MessageFacts, RunFacts
 from pipesched.schedules import Schedule, Timeline, schedule_of
@@ -69,7 +69,7 @@ class MeasuredCosts(Result):
             ArgumentError: `path` is no name of a file.
             ProfileError: The file cannot be written.
         """
-        save_run_costs(self.costs, require_path(path))
+        save_json(self.costs, require_path(path))
 
     def to_json(self) -> str:
         """Return the text that `save` writes."""

@@ -23,7 +23,7 @@ from pipesched.profiles.io import (
     load_machine,
     model_shape,
     profile_text,
-    save_profile,
+    save_json,
 )
 from pipesched.questions import (
     USUAL_SIZES,
@@ -83,7 +83,7 @@ class ProfileMeasurement(Result):
             ArgumentError: `path` is no name of a file.
             ProfileError: The file cannot be written.
         """
-        save_profile(self.profile, require_path(path))
+        save_json(self.profile, require_path(path))
 
     def to_json(self) -> str:
         """Return the text that `save` writes."""

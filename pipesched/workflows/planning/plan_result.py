@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pipesched.profiles.io import Plan, save_plan
+from pipesched.profiles.io import Plan, save_json
 from pipesched.questions import TrainerName
 from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
@@ -70,7 +70,7 @@ class PlanSearch:
         if suffix_of(require_path(path)) == ".html":
             write_text(Path(path), self.page())
         else:
-            save_plan(self.request.plan_of(self._best()), path)
+            save_json(self.request.plan_of(self._best()), path)
 
     def page(self, notes: Sequence[str] = ()) -> str:
         """Return a page for a browser: a table of the plans, and the placement and timing of the best.

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from pipesched.profiles.costs import SharingPrice, StageCost, price_among, sharing_price_of
+from pipesched.profiles.costs import SharingPrice, StageCost, price_among, spread_of
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 
@@ -23,12 +23,8 @@ def test_the_line_begins_with_a_process_alone_and_without_a_price_there_is_none(
 
 
 def test_the_median_counts_but_noise_makes_nobody_faster():
-    assert sharing_price_of(2, [3.0, 1.0, 1.5]) == SharingPrice(
-        2,
-        tuple(pytest.approx(1 + 0.1 * n) for n in range(6)) + tuple(pytest.approx(1.5 + 0.3 * n) for n in range(1, 6)),
-    )
-    assert sharing_price_of(2, [3.0, 1.0, 1.5]).factor == 1.5
-    assert sharing_price_of(2, [0.9, 0.8, 1.5]).factor == 1.0
+    assert SharingPrice(2, spread_of([3.0, 1.0, 1.5]).deciles_s).factor == 1.5
+    assert SharingPrice(2, spread_of([0.9, 0.8, 1.5]).deciles_s).factor == 1.0
 
 
 def test_all_seconds_of_a_stage_are_as_much_longer_and_its_bytes_stay():

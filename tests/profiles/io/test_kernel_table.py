@@ -10,7 +10,7 @@ from pipesched.profiles.io import (
     load_gpu,
     load_kernel_table,
     product_operator,
-    save_gpu,
+    save_json,
     save_kernel_table,
 )
 
@@ -84,5 +84,5 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path, text, said):
 
 def test_a_gpu_is_read_as_it_is_written(tmp_path):
     for name in ("h100", "v100", "mi300x"):
-        save_gpu(load_gpu(name), tmp_path / f"{name}.json")
+        save_json(load_gpu(name), tmp_path / f"{name}.json")
         assert load_gpu(tmp_path / f"{name}.json") == load_gpu(name)

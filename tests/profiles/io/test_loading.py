@@ -8,15 +8,7 @@ import pytest
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerSharding, SampleWork, SharingPrice, Variation
-from pipesched.profiles.io import (
-    gpu_names,
-    load_cluster,
-    load_gpu,
-    load_profile,
-    machine_names,
-    save_cluster,
-    save_profile,
-)
+from pipesched.profiles.io import gpu_names, load_cluster, load_gpu, load_profile, machine_names, save_json
 from pipesched.schedules import Yardstick
 from pipesched.schedules.ops import backward, backward_input
 from tests.profiles.hand_profiles import layer, measurement, profile, split
@@ -36,7 +28,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "p.json"
     first, second = layer(measurement(1), measurement(4)), layer(measurement(1, split=split()), measurement(4))
     before = profile(first, second)
-    save_profile(before, path)
+    save_json(before, path)
     assert load_profile(path) == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.json"]
 
@@ -44,7 +36,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path):
 def test_how_seconds_vary_is_read_as_it_was_written(tmp_path):
     rising = tuple(1.0 + 0.01 * step for step in range(11))
     varied = replace(profile(layer(measurement(1))), variation=Variation(rising, (1.0,) * 11))
-    save_profile(varied, tmp_path / "p.json")
+    save_json(varied, tmp_path / "p.json")
     assert load_profile(tmp_path / "p.json") == varied
     fields = json.loads((tmp_path / "p.json").read_text())
     fields["variation"]["passes"].reverse()
@@ -58,7 +50,7 @@ def test_what_sharing_a_core_costs_is_read_as_it_was_written(tmp_path):
     rising = tuple(1.0 + 0.01 * step for step in range(11))
     prices = SharingPrice(2, rising), SharingPrice(3, (1.5,) * 11)
     plain = profile(layer(measurement(1)))
-    save_profile(replace(plain, sharing=prices), path)
+    save_json(replace(plain, sharing=prices), path)
     assert load_profile(path) == replace(plain, sharing=prices)
     written = json.loads(path.read_text())
     for edit, message in (
@@ -72,7 +64,7 @@ def test_what_sharing_a_core_costs_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_cluster_is_read_as_it_was_written(tmp_path):
-    save_cluster(CLUSTER, tmp_path / "c.json")
+    save_json(CLUSTER, tmp_path / "c.json")
     assert load_cluster(tmp_path / "c.json") == CLUSTER
     assert json.loads((tmp_path / "c.json").read_text())["inter"]["bandwidth_bytes_per_s"] is None
 
@@ -86,7 +78,7 @@ def test_a_cluster_written_by_hand_may_leave_out_what_is_usual(tmp_path):
 def test_a_profile_without_i_and_w_is_read_and_says_so_when_they_are_needed(tmp_path):
     path = tmp_path / "p.json"
     rows = layer(measurement(split=split())), layer(measurement(split=split()))
-    save_profile(profile(*rows), path)
+    save_json(profile(*rows), path)
     path.write_text(edited(path.read_text(), lambda f: [row["measurements"][0].pop("split") for row in f["layers"]]))
     layer_profile = load_profile(path)
     assert layer_profile == profile(layer(), layer())
@@ -103,7 +95,7 @@ def test_the_split_of_layers_the_work_of_a_sample_and_the_speed_of_the_machine_a
     work = SampleWork(tokens=2048, flops=1e15, peak_flops_per_s=1e15)
     provenance = replace(plain.provenance, sharding=shared, yardstick=Yardstick("cpu", 2, 0.25))
     said = replace(plain, provenance=provenance, sample_work=work)
-    save_profile(said, path)
+    save_json(said, path)
     assert load_profile(path) == said
     for edit, message in (
         (lambda f: f["provenance"]["sharding"].update(tensor=0), "sharding: tensor: got 0, expected at least 1"),
@@ -153,7 +145,7 @@ def test_float8_has_twice_the_peak_and_a_smaller_share_of_it(name):
 @pytest.mark.parametrize("file", sorted((ROOT / "profiles" / "data").glob("*.json")), ids=lambda path: path.stem)
 def test_the_profiles_that_come_along_can_be_read_and_written_again(file, tmp_path):
     layer_profile = load_profile(file)
-    save_profile(layer_profile, tmp_path / "again.json")
+    save_json(layer_profile, tmp_path / "again.json")
     assert load_profile(tmp_path / "again.json") == layer_profile
 
 
@@ -189,7 +181,7 @@ def edited(text, edit):
 def test_a_fault_in_a_profile_is_told_with_file_and_place(tmp_path, edit, message):
     path = tmp_path / "p.json"
     sizes = measurement(1), measurement(4)
-    save_profile(profile(layer(*sizes), layer(measurement(1, split=split()), measurement(4, split=split()))), path)
+    save_json(profile(layer(*sizes), layer(measurement(1, split=split()), measurement(4, split=split()))), path)
     path.write_text(edited(path.read_text(), edit))
     with pytest.raises(ProfileError) as caught:
         load_profile(path)
@@ -215,7 +207,7 @@ def test_a_fault_in_a_profile_is_told_with_file_and_place(tmp_path, edit, messag
 )
 def test_a_fault_in_a_cluster_is_told_with_file_and_place(tmp_path, edit, message):
     path = tmp_path / "c.json"
-    save_cluster(CLUSTER, path)
+    save_json(CLUSTER, path)
     path.write_text(edited(path.read_text(), edit))
     with pytest.raises(ProfileError) as caught:
         load_cluster(path)
@@ -235,7 +227,7 @@ def test_text_that_is_no_such_json_is_told_in_one_line(tmp_path, load, text):
 
 def test_numbers_that_could_not_be_read_again_are_not_written(tmp_path):
     with pytest.raises(ProfileError, match="step_s"):
-        save_profile(profile(layer(step_s=math.nan)), tmp_path / "p.json")
+        save_json(profile(layer(step_s=math.nan)), tmp_path / "p.json")
     with pytest.raises(ProfileError, match="latency_s"):
-        save_cluster(Cluster((Device(),), Link(math.nan)), tmp_path / "c.json")
+        save_json(Cluster((Device(),), Link(math.nan)), tmp_path / "c.json")
     assert not list(tmp_path.iterdir())

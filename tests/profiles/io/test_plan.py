@@ -8,7 +8,7 @@ import pytest
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerSharding
-from pipesched.profiles.io import Plan, Predicted, load_plan, save_plan
+from pipesched.profiles.io import Plan, Predicted, load_plan, save_json
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.transforms import ScheduleSpec
@@ -46,12 +46,12 @@ OTHERS = {
 
 @pytest.mark.parametrize("plan", [PLAN, *OTHERS.values()], ids=["width", *OTHERS])
 def test_a_plan_comes_back_from_its_file(tmp_path, plan):
-    save_plan(plan, tmp_path / "plan.json")
+    save_json(plan, tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json") == plan
 
 
 def test_its_file_names_itself_and_its_version(tmp_path):
-    save_plan(PLAN, tmp_path / "plan.json")
+    save_json(PLAN, tmp_path / "plan.json")
     written = json.loads((tmp_path / "plan.json").read_text())
     assert (written["format"], written["version"]) == ("pipesched-plan", 3)
     assert written["schedule_spec"]["width"] == 2
@@ -59,7 +59,7 @@ def test_its_file_names_itself_and_its_version(tmp_path):
 
 
 def test_a_plan_of_an_earlier_version_is_refused_in_one_line(tmp_path):
-    save_plan(PLAN, tmp_path / "plan.json")
+    save_json(PLAN, tmp_path / "plan.json")
     written = json.loads((tmp_path / "plan.json").read_text()) | {"version": 2}
     (tmp_path / "plan.json").write_text(json.dumps(written))
     with pytest.raises(ProfileError, match=r"version: got 2, expected 3; correct it, or make the plan again$"):
@@ -67,7 +67,7 @@ def test_a_plan_of_an_earlier_version_is_refused_in_one_line(tmp_path):
 
 
 def test_a_plan_by_hand_may_leave_out_its_machines_and_the_split_of_its_layers(tmp_path):
-    save_plan(PLAN, tmp_path / "plan.json")
+    save_json(PLAN, tmp_path / "plan.json")
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written.pop("cluster")["format"] == "pipesched-cluster"
     assert written.pop("sharding")["tensor"] == 4
@@ -136,7 +136,7 @@ def test_what_does_not_fit_the_schedule_is_refused_in_one_line(change, words):
 )
 def test_a_bad_field_is_refused_in_one_line_with_its_place(tmp_path, old, new, words):
     path = tmp_path / "plan.json"
-    save_plan(PLAN, path)
+    save_json(PLAN, path)
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(ProfileError) as refused:

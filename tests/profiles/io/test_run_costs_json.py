@@ -7,7 +7,7 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import RunCosts, RunStage, StageCost, spread_of, variation_of
-from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, save_run_costs
+from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, save_json
 from pipesched.schedules import Yardstick
 from pipesched.schedules.formats import format_of
 from tests.profiles.test_damaged_files import read_damaged
@@ -28,7 +28,7 @@ COSTS = RunCosts(
 
 
 def test_costs_are_read_back_as_they_were(tmp_path):
-    save_run_costs(COSTS, tmp_path / "costs.json")
+    save_json(COSTS, tmp_path / "costs.json")
 
     assert format_of(tmp_path / "costs.json") == RUN_COSTS_FORMAT
     assert load_run_costs(tmp_path / "costs.json") == COSTS
@@ -44,14 +44,14 @@ def test_costs_of_version_1_say_nothing_of_how_seconds_vary_and_how_fast_the_mac
 
 
 def test_damaged_costs_are_refused_or_mean_what_they_are_read_as(tmp_path):
-    save_run_costs(COSTS, tmp_path / "damaged.json")
+    save_json(COSTS, tmp_path / "damaged.json")
     for read in read_damaged(tmp_path / "damaged.json", load_run_costs, seed=0):
-        save_run_costs(read, tmp_path / "again.json")
+        save_json(read, tmp_path / "again.json")
         assert load_run_costs(tmp_path / "again.json") == read
 
 
 def changed(tmp_path, change):
-    save_run_costs(COSTS, tmp_path / "costs.json")
+    save_json(COSTS, tmp_path / "costs.json")
     document = json.loads((tmp_path / "costs.json").read_text())
     change(document)
     (tmp_path / "costs.json").write_text(json.dumps(document))
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path, change, message):
 
 
 def test_what_needs_layers_says_so_of_costs_of_stages(tmp_path):
-    save_run_costs(COSTS, tmp_path / "costs.json")
+    save_json(COSTS, tmp_path / "costs.json")
 
     with pytest.raises(ProfileError, match="got costs of a run's stages, expected a profile, which has layers"):
         load_profile(tmp_path / "costs.json")

@@ -48,7 +48,7 @@ def children():
 
 
 def companions(model, count=1):
-    return Companions(model, count, dtype="float32", device="cpu", threads=1, seed=0)
+    return Companions(model, count, "cpu", ProfilerSettings(microbatch_sizes=(1,)))
 
 
 @pytest.mark.distributed

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.pipelining._backward import stage_backward_input
 
 from pipesched.profiles.costs import BoundaryStorage
-from pipesched.profiles.io import load_profile, save_profile
+from pipesched.profiles.io import load_profile, save_json
 from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.measuring.layer_chain import LayerChain
 from pipesched.profiles.models import Model, build_layers, draw_batch, trace_model
@@ -215,7 +215,7 @@ def test_a_buffer_that_crosses_a_boundary_is_not_held_twice():
 
 def test_a_profile_of_several_tensors_is_read_as_it_was_written(tmp_path):
     profile = profiled(several())
-    save_profile(profile, tmp_path / "profile.json")
+    save_json(profile, tmp_path / "profile.json")
     assert load_profile(tmp_path / "profile.json").layers == profile.layers
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
-from pipesched.profiles.io import load_plan, save_plan
+from pipesched.profiles.io import load_plan, save_json
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place_copies, with_tied_sum
 from pipesched.simulator import NetworkOptions, Scenario
@@ -35,7 +35,7 @@ def ask(**changes):
 def test_what_is_planned_is_what_runs(tmp_path):
     request = ask(depths=(2,), schedules=("1f1b",))
     best = search_plans(request).ranked[0]
-    save_plan(request.plan_of(best), tmp_path / "plan.json")
+    save_json(request.plan_of(best), tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
     lists = lower(plan.run(1).lists(1).held())
     costs = request.cuts().costs(plan.partition, plan.microbatch_size)

@@ -8,7 +8,7 @@ from torch import nn
 
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import DeviceCost, uniform
-from pipesched.profiles.io import load_profile, save_cluster
+from pipesched.profiles.io import load_profile, save_json
 from pipesched.questions import ScheduleCounts
 from pipesched.schedules.builders import build, build_generated
 from pipesched.schedules.formats import to_json, write_text
@@ -86,7 +86,7 @@ def test_a_profile_is_the_same_as_its_file():
 
 
 def test_a_cluster_is_the_same_as_its_file_and_none_has_free_links(tmp_path):
-    save_cluster(flat(3), tmp_path / "machines.json")
+    save_json(flat(3), tmp_path / "machines.json")
 
     assert len(read_cluster_argument(tmp_path / "machines.json", 2, "it").devices) == 3
     assert read_cluster_argument(None, 2, "it") == flat(2)

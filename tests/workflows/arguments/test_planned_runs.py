@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import pipesched
-from pipesched.profiles.io import Plan, Predicted, save_plan
+from pipesched.profiles.io import Plan, Predicted, save_json
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.workflows.measuring import run_job
 
@@ -52,7 +52,7 @@ def test_an_emulated_run_sends_as_planned():
 
 
 def test_training_is_cut_and_sent_as_planned(tmp_path):
-    save_plan(HALF, tmp_path / "half.json")
+    save_json(HALF, tmp_path / "half.json")
     said = {"batch_size": 8, "partition": "1,3"}
     half = train(SPEC, compression="half", **said).losses
     assert train(HALF).losses == train(tmp_path / "half.json").losses == half

@@ -10,7 +10,7 @@ import pytest
 
 import pipesched
 from pipesched.profiles.costs import LayerSharding
-from pipesched.profiles.io import Plan, Predicted, save_plan
+from pipesched.profiles.io import Plan, Predicted, save_json
 from pipesched.schedules.builders import build
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.workflows.exporting import PipelineSetting, export_setting
@@ -334,7 +334,7 @@ def test_a_plan_and_its_file_say_the_same(tmp_path):
         compression=None,
         predicted=Predicted(1.0, 32.0),
     )
-    save_plan(plan, tmp_path / "plan.json")
+    save_json(plan, tmp_path / "plan.json")
     for source in (plan, tmp_path / "plan.json", str(tmp_path / "plan.json")):
         assert pipesched.export_setting(source, "megatron") == MEGATRON
 
