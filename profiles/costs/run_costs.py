@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Link
-from pipesched.profiles.costs.run_samples import WORK_KINDS, RunSamples
+from pipesched.profiles.costs.run_samples import WORK_KINDS, RunSamples, WorkKind
 from pipesched.profiles.costs.single_stage import ADDED_UP, StageCost, added_up, with_input_share
 from pipesched.profiles.costs.spread import Spread, Variation, spread_of, variation_of
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
@@ -33,10 +33,10 @@ class RunStage:
         profiled: Cost of the stage in a profile, for its bytes, copies and shares of B, or None without a profile.
     """
 
-    work: Mapping[str, Spread]
+    work: Mapping[WorkKind, Spread]
     profiled: StageCost | None = None
 
-    def mean_s(self, kind: str) -> float | None:
+    def mean_s(self, kind: WorkKind) -> float | None:
         """Return the mean seconds of `kind`, or None if it was not measured."""
         return self.work[kind].mean_s if kind in self.work else None
 
@@ -80,9 +80,9 @@ class RunCosts(CostSource):
         return f"of {', '.join(self.runs)}, with {', '.join(self.kinds)}"
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of work that were measured on every stage."""
-        return tuple(kind for kind in self.stages[0].work if all(kind in stage.work for stage in self.stages))
+    def kinds(self) -> tuple[WorkKind, ...]:
+        """The kinds of work that were measured on every stage, in reading order."""
+        return tuple(kind for kind in WORK_KINDS if all(kind in stage.work for stage in self.stages))
 
     @property
     def has_bytes(self) -> bool:

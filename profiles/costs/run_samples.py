@@ -15,7 +15,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import Literal, NamedTuple, TypeAlias, assert_never, get_args
 
 from pipesched.profiles import ProfileError
 from pipesched.schedules import HandOver, Span, Timeline, Yardstick, schedule_of
@@ -33,11 +33,11 @@ from pipesched.schedules.ops import (
 )
 from pipesched.schedules.semantics import transfers
 
-WORK_KINDS = ("F", "B", "I", "W", "R", "Step", "Average")
+WorkKind: TypeAlias = Literal["F", "B", "I", "W", "R", "Step", "Average"]
+WORK_KINDS: tuple[WorkKind, ...] = get_args(WorkKind)
 """Kinds of work of a stage, in reading order."""
 
-StageWork: TypeAlias = tuple[int, str]
-"""A stage, and one of `WORK_KINDS`."""
+StageWork: TypeAlias = tuple[int, WorkKind]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 from pipesched.profiles.clusters import Link
+from pipesched.profiles.inside_stage.fabric import GpuGroup
 from pipesched.profiles.inside_stage.operators import Collective, CollectiveKind
 
 
@@ -50,21 +51,17 @@ _MESSAGE_BYTES = 2**30
 """Bytes of the message that gives the bandwidth of a link between stages."""
 
 
-def collective_s(
-    collective: Collective, per_node: int, num_nodes: int, intra: Link, inter: Link, *, is_chained: bool = False
-) -> float:
-    """Return the seconds of a collective.
+def collective_s(collective: Collective, group: GpuGroup, intra: Link, *, is_chained: bool = False) -> float:
+    """Return the seconds of a collective; 0 in a group of one GPU.
 
     Args:
         collective: The collective.
-        per_node: GPUs of the group in each node.
-        num_nodes: Number of nodes of the group.
+        group: The group of its GPUs; GPUs that share an interface have their part of the bandwidth between nodes.
         intra: Link of a GPU to the other GPUs of its node, each way.
-        inter: Link of a GPU to other nodes, each way; GPUs that share an interface have their part of its bandwidth.
         is_chained: Whether it is one of many in a row, as sums of gradients are, so that most of its rounds overlap and
             as many as a tree has remain.
     """
-    ranks = per_node * num_nodes
+    per_node, num_nodes, inter, ranks = group.per_node, group.num_nodes, group.between, group.size
     if ranks < 2:
         return 0.0
     fit = _INSIDE[collective.kind]
@@ -107,9 +104,8 @@ def message_link(intra: Link, inter: Link, *, is_inside: bool) -> Link:
         inter: Link of a GPU to other nodes, each way.
         is_inside: Whether both GPUs are in one node.
     """
-    per_node, num_nodes = (2, 1) if is_inside else (1, 2)
+    pair = GpuGroup(2, 1, inter) if is_inside else GpuGroup(1, 2, inter)
     empty_s, full_s = (
-        collective_s(Collective("send_receive", size, "data"), per_node, num_nodes, intra, inter)
-        for size in (0, _MESSAGE_BYTES)
+        collective_s(Collective("send_receive", size, "data"), pair, intra) for size in (0, _MESSAGE_BYTES)
     )
     return Link(empty_s, _MESSAGE_BYTES / (full_s - empty_s))

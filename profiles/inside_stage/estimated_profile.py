@@ -19,7 +19,7 @@ from pipesched.profiles.costs import (
     with_fit_factor,
 )
 from pipesched.profiles.inside_stage.collective_time import collective_s
-from pipesched.profiles.inside_stage.fabric import Fabric, group_of, linked_group
+from pipesched.profiles.inside_stage.fabric import Fabric, GpuGroup, group_of
 from pipesched.profiles.inside_stage.kernel_time import kernel_s
 from pipesched.profiles.inside_stage.layer_operators import LayerMaker, OperatorPass, TransformerLayer
 from pipesched.profiles.inside_stage.model_shape import ModelShape
@@ -76,21 +76,16 @@ class StageClock:
             for operator in layer_pass.operators
         )
         collectives = (*layer_pass.collectives, *around)
-        host_s += sharding.host_collective_s * sum(self._size(collective.group) > 1 for collective in collectives)
+        host_s += sharding.host_collective_s * sum(self.group(collective.group).size > 1 for collective in collectives)
         return max(device_s, host_s)
 
     def collective_s(self, collective: Collective, *, is_chained: bool = False) -> float:
         """Return the seconds of an exchange, alone or as one of many in a row; 0 in a group of one GPU."""
-        if self._size(collective.group) == 1:
-            return 0.0
-        group, between = linked_group(collective.group, self.sharding, self.fabric)
-        return collective_s(
-            collective, group.per_node, group.num_nodes, self.fabric.intra, between, is_chained=is_chained
-        )
+        return collective_s(collective, self.group(collective.group), self.fabric.intra, is_chained=is_chained)
 
-    def _size(self, name: GroupName) -> int:
-        """Return the number of GPUs of a group."""
-        return group_of(name, self.sharding, self.fabric.node_gpus).size
+    def group(self, name: GroupName) -> GpuGroup:
+        """Return a group of the stage."""
+        return group_of(name, self.sharding, self.fabric)
 
     def moved_s(self, num_bytes: float) -> float:
         """Return the seconds of a kernel that reads or writes `num_bytes`; 0 without bytes."""
@@ -197,7 +192,7 @@ def training_state(
         backward_s: Seconds of backward beside which a hidden sum of gradients runs.
     """
     sharding = clock.sharding
-    copies = group_of(group, sharding, clock.fabric.node_gpus).size
+    copies = clock.group(group).size
     element = FLOAT32_BYTES if sharding.precision == "float32" else 2
     optimizer_element = OPTIMIZER_MOMENTS[optimizer] * FLOAT32_BYTES + (FLOAT32_BYTES if element < FLOAT32_BYTES else 0)
     shard = -(-parameters // copies)

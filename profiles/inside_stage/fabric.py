@@ -38,15 +38,17 @@ def fabric_of(node: Cluster) -> Fabric:
 
 @dataclass(frozen=True, slots=True)
 class GpuGroup:
-    """A group of GPUs, evenly spread over nodes.
+    """A group of GPUs, evenly spread over nodes, or over the boards of one node.
 
     Attributes:
-        per_node: GPUs of the group in one node.
-        num_nodes: Nodes of the group.
+        per_node: GPUs of the group in one node, or on one board.
+        num_nodes: Nodes, or boards, of the group.
+        between: Link of a GPU to the other nodes or boards, each way.
     """
 
     per_node: int
     num_nodes: int
+    between: Link
 
     @property
     def size(self) -> int:
@@ -54,31 +56,18 @@ class GpuGroup:
         return self.per_node * self.num_nodes
 
 
-def linked_group(name: GroupName, sharding: LayerSharding, fabric: Fabric) -> tuple[GpuGroup, Link]:
-    """Return a group of a stage, and the slower link between its parts: nodes, or boards of one node."""
-    group = group_of(name, sharding, fabric.node_gpus)
-    if group.num_nodes == 1 and fabric.board_gpus is not None:
-        return group_of(name, sharding, fabric.board_gpus), fabric.between_boards
-    return group, fabric.inter
-
-
-def group_of(name: GroupName, sharding: LayerSharding, node_gpus: int) -> GpuGroup:
+def group_of(name: GroupName, sharding: LayerSharding, fabric: Fabric) -> GpuGroup:
     """Return a group of a stage; ranks go through the tensor group, then context, then data, as in Megatron-LM."""
-    match name:
-        case "tensor":
-            return _spread(sharding.tensor, 1, node_gpus)
-        case "context":
-            return _spread(sharding.context, sharding.tensor, node_gpus)
-        case "data":
-            return _spread(sharding.context * sharding.data, sharding.tensor, node_gpus)
-        case "expert":
-            return _spread(sharding.expert, sharding.expert_tensor, node_gpus)
-        case "expert_data":
-            experts = sharding.expert * sharding.expert_tensor
-            return _spread(max(1, sharding.num_gpus // experts), experts, node_gpus)
-
-
-def _spread(size: int, stride: int, node_gpus: int) -> GpuGroup:
-    """Return a group of `size` GPUs that are `stride` apart."""
-    per_node = max(1, min(size, node_gpus // stride))
-    return GpuGroup(per_node, -(-size // per_node))
+    experts = sharding.expert * sharding.expert_tensor
+    size, stride = {
+        "tensor": (sharding.tensor, 1),
+        "context": (sharding.context, sharding.tensor),
+        "data": (sharding.context * sharding.data, sharding.tensor),
+        "expert": (sharding.expert, sharding.expert_tensor),
+        "expert_data": (max(1, sharding.num_gpus // experts), experts),
+    }[name]
+    per_node = max(1, min(size, fabric.node_gpus // stride))
+    if per_node < size or fabric.board_gpus is None:
+        return GpuGroup(per_node, -(-size // per_node), fabric.inter)
+    per_board = max(1, min(size, fabric.board_gpus // stride))
+    return GpuGroup(per_board, -(-size // per_board), fabric.between_boards)

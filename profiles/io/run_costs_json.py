@@ -15,29 +15,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pipesched.profiles.costs import WORK_KINDS, RunCosts, RunStage, Spread, StageCost, Variation
+from pipesched.profiles.costs import RunCosts, RunStage, Spread, Variation
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.validation import Record, parse_record, version_faults
 from pipesched.schedules import Yardstick
 from pipesched.schedules.common import Count, PositiveCount, Text
 
 _ADVICE = "correct it, or make it again with pipesched.costs_from_runs"
-_Work = Literal["F", "B", "I", "W", "R", "Step", "Average"]
-
-
-class _Stage(Record):
-    becomes: ClassVar[type] = RunStage
-
-    work: dict[_Work, Spread]
-    profiled: StageCost | None
-
-    def parts(self) -> dict[str, Any]:
-        parts = super().parts()
-        return {**parts, "work": {kind: parts["work"][kind] for kind in WORK_KINDS if kind in parts["work"]}}
 
 
 class RunCostsRecord(Record):
@@ -50,7 +38,7 @@ class RunCostsRecord(Record):
     runs: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
     warmup: Count
     microbatch_size: PositiveCount | None
-    stages: Annotated[tuple[_Stage, ...], Field(min_length=1, max_length=100_000)]
+    stages: Annotated[tuple[RunStage, ...], Field(min_length=1, max_length=100_000)]
     hand_over: dict[Literal["Op", "Recv", "Send", "Take"], Spread]
     message: Spread | None
     variation: Variation | None = None

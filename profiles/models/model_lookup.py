@@ -145,12 +145,6 @@ def _as_model(text: str, made: Any) -> Model:
             "batch); return one of them"
         )
     layers, loss, batch = list(made[0]), made[1], made[2]
-    for index, layer in enumerate(layers):
-        if not callable(layer):
-            raise ProfileError(
-                f"model {text!r}: layer {index}: got {type(layer).__name__}, expected a module "
-                "or a function that builds one; wrap it"
-            )
     _require_functions(text, loss, batch)
     builders = tuple(partial(copy.deepcopy, layer) if isinstance(layer, nn.Module) else layer for layer in layers)
     names = tuple(

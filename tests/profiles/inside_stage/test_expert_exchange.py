@@ -8,6 +8,7 @@ from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.inside_stage import Fabric, estimated_profile
 from pipesched.profiles.inside_stage.collective_time import collective_s
+from pipesched.profiles.inside_stage.fabric import GpuGroup
 from pipesched.profiles.inside_stage.operators import Collective
 from pipesched.profiles.io import load_gpu, model_shape
 
@@ -18,7 +19,8 @@ NUM_BYTES = 2**30
 def seconds(num_nodes, copies, num_bytes=NUM_BYTES):
     exchange = Collective("all_to_all", num_bytes, "expert", copies=copies)
     empty = Collective("all_to_all", 0, "expert", copies=copies)
-    return collective_s(exchange, 8, num_nodes, FAST, SLOW) - collective_s(empty, 8, num_nodes, FAST, SLOW)
+    group = GpuGroup(8, num_nodes, SLOW)
+    return collective_s(exchange, group, FAST) - collective_s(empty, group, FAST)
 
 
 @pytest.mark.parametrize(("num_nodes", "copies"), [(2, 1), (2, 2), (2, 8), (4, 2), (4, 6)])
@@ -42,7 +44,9 @@ def test_an_exchange_of_experts_beside_another_micro_batch_takes_the_longer_of_b
         return estimated_profile(shape, split, gpu, node, [1]).cost_of_layers(1, 2).forward_s
 
     tokens_bytes = 2 * shape.sequence * shape.experts.topk * shape.hidden
-    exchanges_s = 2 * collective_s(Collective("all_to_all", tokens_bytes, "expert"), 8, 1, node.intra, node.inter)
+    exchanges_s = 2 * collective_s(
+        Collective("all_to_all", tokens_bytes, "expert"), GpuGroup(8, 1, node.inter), node.intra
+    )
     kernels_s = forward_s() - exchanges_s
     assert forward_s(hides_experts=True) == pytest.approx(max(kernels_s, exchanges_s))
     assert exchanges_s < kernels_s
