@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -158,7 +158,7 @@ def fitted_profile(
             "backward_weight_s": _ratio(measured.backward_weight_s, profiled.backward_weight_s, backward),
             "step_s": _ratio(measured.step_s, profiled.step_s, 1.0),
         }
-        of_stage = _slowed(profile.layers[first:last], partial(_or_1, factors))
+        of_stage = _slowed(profile.layers[first:last], defaultdict(lambda: 1.0, factors).__getitem__)
         layers += of_stage if profiled.step_s else _stepped(of_stage, measured.step_s)
     return replace(profile, layers=tuple(layers))
 
@@ -199,10 +199,6 @@ def with_fit_factor(profile: Profile, factor: float) -> Profile:
         layers=_slowed(profile.layers, lambda name: ratio),  # noqa: ARG005 -- one factor for all
         provenance=replace(provenance, sharding=replace(provenance.sharding, fit_factor=factor)),
     )
-
-
-def _or_1(factors: Mapping[str, float], name: str) -> float:
-    return factors.get(name, 1.0)
 
 
 def _slowed(value: Any, factor_of: Callable[[str], float], name: str = "") -> Any:

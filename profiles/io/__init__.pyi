@@ -11,7 +11,6 @@ from .faults import require_no_faults as require_no_faults
 from .kernel_table import KernelTable as KernelTable
 from .kernel_table import attention_operator as attention_operator
 from .kernel_table import kernel_cells as kernel_cells
-from .kernel_table import kernel_table_text as kernel_table_text
 from .kernel_table import load_kernel_table as load_kernel_table
 from .kernel_table import product_operator as product_operator
 from .kernel_table import save_kernel_table as save_kernel_table

@@ -82,20 +82,6 @@ def load_kernel_table(path: str | Path) -> KernelTable:
     return KernelTable(known, len(kernels) - len(known), tuple(devices))
 
 
-def kernel_table_text(kernels: Iterable[MeasuredKernel], gpu: str) -> str:
-    """Return measured kernels as CSV for `load_kernel_table`.
-
-    Args:
-        kernels: Products of matrices, and causal attention with equal widths of heads for queries and values.
-        gpu: Name of the device.
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, WRITTEN_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(kernel_cells(kernel, gpu) for kernel in kernels)
-    return text.getvalue()
-
-
 def kernel_cells(kernel: MeasuredKernel, gpu: str) -> dict[str, object]:
     """Return the cells of a kernel by column."""
     operator = kernel.operator
@@ -118,12 +104,21 @@ def kernel_cells(kernel: MeasuredKernel, gpu: str) -> dict[str, object]:
 
 
 def save_kernel_table(kernels: Iterable[MeasuredKernel], gpu: str, path: str | Path) -> None:
-    """Write measured kernels as CSV, completely or not at all.
+    """Write measured kernels as CSV for `load_kernel_table`, completely or not at all.
+
+    Args:
+        kernels: Products of matrices, and causal attention with equal widths of heads for queries and values.
+        gpu: Name of the device.
+        path: Path of the file.
 
     Raises:
         ProfileError: The file cannot be written.
     """
-    write_profile_text(path, kernel_table_text(kernels, gpu))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, WRITTEN_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(kernel_cells(kernel, gpu) for kernel in kernels)
+    write_profile_text(path, text.getvalue())
 
 
 def product_operator(

@@ -18,6 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,7 +64,7 @@ class SavedTensors:
     def __init__(self) -> None:
         self._tensors: dict[int, Tensor] = {}
         self._packed: list[weakref.ref[_Packed]] = []
-        self._hooks = saved_tensors_hooks(self._pack, _unpack)
+        self._hooks = saved_tensors_hooks(self._pack, attrgetter("tensor"))
 
     def __enter__(self) -> SavedTensors:
         self._hooks.__enter__()
@@ -103,10 +104,6 @@ def address(tensor: Tensor) -> int:
 def storage_bytes(tensor: Tensor) -> int:
     """Return the size of the storage behind `tensor`."""
     return tensor.untyped_storage().nbytes()
-
-
-def _unpack(packed: _Packed) -> Tensor:
-    return packed.tensor
 
 
 _LOSS_SCALE = 1 / 8

@@ -24,11 +24,7 @@ def shared_parameters(layers: Iterable[Named]) -> tuple[Tie, ...]:
     for index, named in enumerate(layers):
         for name, parameter in named:
             places.setdefault(parameter, []).append((index, name))  # type: ignore[no-untyped-call]  # torch's
-    return tuple(tuple(tie) for tie in places.values() if _is_of_several(tie))  # type: ignore[no-untyped-call]  # torch's
-
-
-def _is_of_several(places: Sequence[tuple[int, str]]) -> bool:
-    return len({layer for layer, _ in places}) > 1
+    return tuple(tuple(tie) for tie in places.values() if len({layer for layer, _ in tie}) > 1)  # type: ignore[no-untyped-call]  # torch's
 
 
 def ties_between(model: Model, bounds: Sequence[tuple[int, int]]) -> tuple[Tie, ...]:

@@ -6,7 +6,6 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.inside_stage import MeasuredKernel
 from pipesched.profiles.io import (
     attention_operator,
-    kernel_table_text,
     load_gpu,
     load_kernel_table,
     product_operator,
@@ -32,7 +31,6 @@ def test_a_table_is_read_as_it_is_written(tmp_path):
         MeasuredKernel(attention_operator(3, 512, 8, 8, 64, 64, 4, backward=True), "float32", 5e-4),
     ]
     save_kernel_table(kernels, "a, b", tmp_path / "shapes.csv")
-    assert (tmp_path / "shapes.csv").read_text() == kernel_table_text(kernels, "a, b")
     table = load_kernel_table(tmp_path / "shapes.csv")
     assert table.ignored == 0
     assert list(table.kernels) == kernels
