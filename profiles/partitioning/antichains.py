@@ -13,7 +13,6 @@ of a cut are submodular, so the kept prefixes are nested wherever the dropped on
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +20,7 @@ from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from pipesched.profiles.costs import CostSource, LayerGraph
-from pipesched.profiles.partitioning.minimax import cheapest_partition, parse_partition
+from pipesched.profiles.partitioning.minimax import cheapest_by_table, parse_partition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,12 +138,12 @@ def is_searched(costs: CostSource, partition: str | None, num_stages: int) -> bo
 @lru_cache(maxsize=64)
 def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence[float]) -> tuple[int, ...]:
     """Return the layers, stage by stage, of the cut with the fastest slowest stage, then the least sum of squares."""
-    sums, are_stages = prefixes.sums(seconds), prefixes.are_stages()
+    import numpy as np
 
-    def stage_s(stage: int, first: int, last: int) -> float:
-        return (sums[last] - sums[first]) / rates[stage] if are_stages[first, last] else math.inf
-
-    return prefixes.order([last for _, last in cheapest_partition(stage_s, len(sums) - 1, len(rates))])
+    sums = np.array(prefixes.sums(seconds))
+    stage_s = np.where(prefixes.are_stages(), sums - sums[:, None], np.inf).ravel()
+    (bounds,) = cheapest_by_table(lambda stage: stage_s / rates[stage], len(sums) - 1, len(rates))
+    return prefixes.order([last for _, last in bounds])
 
 
 def _counting(costs: CostSource) -> tuple[bool, ...]:

@@ -71,7 +71,7 @@ def _letters(text: str) -> str:
 StageCostOf: TypeAlias = Callable[[int, int, int], float]
 """Cost of (stage, first layer, layer behind the last)."""
 
-_CostTable: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
+CostTable: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
 """Function of a stage that returns the table of its costs, by first layer and layer behind the last."""
 
 
@@ -113,7 +113,7 @@ def balanced_partition(
         )
     sums = [0.0, *accumulate(seconds)]
     if fits is None:
-        return _cheapest(partial(_of_sums, sums, rates), len(seconds), num_stages)[0]
+        return cheapest_by_table(partial(_of_sums, sums, rates), len(seconds), num_stages)[0]
 
     def stage_s(stage: int, first: int, last: int) -> float:
         return (sums[last] - sums[first]) / rates[stage] if fits(stage, first, last) else math.inf
@@ -129,7 +129,7 @@ def balanced_partitions(seconds: Sequence[float], num_stages: int) -> list[tuple
     """
     _check_seconds(seconds, num_stages)
     table = partial(_of_sums, [0.0, *accumulate(seconds)], (1.0,) * num_stages)
-    return [*dict.fromkeys(_cheapest(table, len(seconds), num_stages, (False, True)))]
+    return [*dict.fromkeys(cheapest_by_table(table, len(seconds), num_stages, (False, True)))]
 
 
 def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
@@ -154,11 +154,11 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
         costs = [cost(stage, first, last) if first < last else 0.0 for first in ends for last in ends]
         return np.array(costs, np.float64)
 
-    return _cheapest(table, num_layers, num_stages)[0]
+    return cheapest_by_table(table, num_layers, num_stages)[0]
 
 
-def _cheapest(
-    table: _CostTable, num_layers: int, num_stages: int, orders: Sequence[bool] = (False,)
+def cheapest_by_table(
+    table: CostTable, num_layers: int, num_stages: int, orders: Sequence[bool] = (False,)
 ) -> list[tuple[tuple[int, int], ...]]:
     """Return the most even partition with the least largest cost of a stage, for each of `orders`.
 
