@@ -21,7 +21,7 @@ from pydantic import Field
 
 from pipesched.profiles.costs import RunCosts, RunStage, Spread, Variation
 from pipesched.profiles.io.faults import require_no_faults
-from pipesched.profiles.io.validation import Record, parse_record, version_faults
+from pipesched.profiles.io.validation import Record, parse_record
 from pipesched.schedules import Yardstick
 from pipesched.schedules.common import Count, PositiveCount, Text
 
@@ -90,6 +90,9 @@ def _faults(record: RunCostsRecord) -> list[str]:
         for place, spread in spreads
         if not spread.deciles_s[0] <= spread.mean_s <= spread.deciles_s[10]
     ]
-    return faults + version_faults(
-        record.version, [("costs", record, "variation", 2), ("costs", record, "yardstick", 3)]
-    )
+    for name, since in (("variation", 2), ("yardstick", 3)):
+        is_due = record.version >= since
+        if (name in record.model_fields_set) != is_due:
+            got, wanted = ("no", "one, or null,") if is_due else ("a", "none")
+            faults.append(f"costs: got {got} {name}, expected {wanted} in version {record.version}")
+    return faults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -70,22 +70,6 @@ def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
     except ValidationError as error:
         raise ProfileError(f"{file}: {one_line(_told(error, text))}; {advice}") from error
     return record
-
-
-def version_faults(version: int, named: Iterable[tuple[str, Record, str, int]]) -> list[str]:
-    """Return a fault for each field that is later than the version of its file, or missing in it.
-
-    Args:
-        version: Version of the file.
-        named: (place, record, field, first version with the field).
-    """
-    faults = []
-    for place, record, name, since in named:
-        expected = version >= since
-        if (name in record.model_fields_set) != expected:
-            got, wanted = ("no", "one, or null,") if expected else ("an" if name[0] in "aeiou" else "a", "none")
-            faults.append(f"{place}: got {got} {name}, expected {wanted} in version {version}")
-    return faults
 
 
 _GOT = {
