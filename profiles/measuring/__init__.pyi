@@ -4,8 +4,8 @@ from .computing import library_versions as library_versions
 from .core_sharing import measure_sharing as measure_sharing
 from .kernel_shapes import measure_kernels as measure_kernels
 from .link_profiler import main as main
-from .profiler import ProfilerSettings as ProfilerSettings
 from .profiler import profile_model as profile_model
+from .profiler_settings import ProfilerSettings as ProfilerSettings
 from .split_backward import Rest as Rest
 from .split_backward import run_input_pass as run_input_pass
 from .split_backward import run_weight_pass as run_weight_pass

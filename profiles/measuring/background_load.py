@@ -25,7 +25,7 @@ from pipesched.profiles.processes import command, descriptor_as, end_with, envir
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring.layer_chain import LayerChain
-    from pipesched.profiles.measuring.profiler import ProfilerSettings
+    from pipesched.profiles.measuring.profiler_settings import ProfilerSettings
 
 _READY_S = 120.0
 """Longest time of a companion to start, or to finish its first run at a new size [s]."""

@@ -23,7 +23,7 @@ from pipesched.profiles.costs import SharingPrice, spread_of
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.computing import computing
 from pipesched.profiles.measuring.layer_chain import LayerChain
-from pipesched.profiles.measuring.profiler import ProfilerSettings
+from pipesched.profiles.measuring.profiler_settings import ProfilerSettings
 from pipesched.profiles.models import Model, Value, kept_random_state, torch_dtype
 from pipesched.profiles.processes import can_bind, usable_cores
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import repeat
@@ -31,6 +31,7 @@ from pipesched.profiles.costs import (
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.computing import computing, device_name, library_versions
 from pipesched.profiles.measuring.layer_chain import LayerChain
+from pipesched.profiles.measuring.profiler_settings import ProfilerSettings
 from pipesched.profiles.measuring.timing import SHORT_COUNT, Timer, yardstick_s
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, build_layers, kept_random_state, make_optimizer, torch_dtype
@@ -44,40 +45,6 @@ _TURNS, _LEAST_TURNS = 5, 3
 """Number of turns over all sizes, and the least number if a chain has several layers of a kind."""
 _LEARNING_RATE = 1e-6
 """Learning rate; small, so that weights hardly change. Any rate takes the same time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilerSettings:
-    """The settings of a measurement.
-
-    Attributes:
-        microbatch_sizes: Samples; the profile covers sizes from the smallest to the largest.
-        repeats: Measured runs of a layer; equal layers of a chain share them.
-        warmup: Runs before them.
-        optimizer: A name in `OPTIMIZERS`.
-        dtype: Name of the data type of weights and activations.
-        device: Device of the measurement.
-        threads: Threads of one operation on the CPU, here and in each companion.
-        companions: Background processes that run the model meanwhile, one for each further rank on this machine.
-        seed: Seed of weights and data.
-        splits: Whether to measure I and W too, which is half of the work; schedules with a whole backward need neither.
-    """
-
-    microbatch_sizes: Sequence[int]
-    repeats: int = 10
-    warmup: int = 3
-    optimizer: str = "adamw"
-    dtype: str = "float32"
-    device: str = "cpu"
-    threads: int = 1
-    companions: int = 0
-    seed: int = 0
-    splits: bool = True
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The micro-batch sizes, ascending."""
-        return tuple(sorted(set(self.microbatch_sizes)))
 
 
 @kept_random_state()
