@@ -16,8 +16,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from rank_group import be_rank, run_ranks
 from report import arguments_of, provenance, show
 from torch import Tensor, nn
 from torch.nn import functional
@@ -242,31 +240,18 @@ def errors_of(name: str, num_ranks: int) -> Iterator[tuple[str, float]]:
 
 
 def in_processes(folder: Path, num_ranks: int, *arguments: str) -> None:
-    """Run this program in a process per rank, which meet in `folder`."""
-    command = [sys.executable, __file__, *arguments, "--ranks", str(num_ranks), "--member", str(folder)]
-    environment = {**os.environ, "WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(num_ranks)
-    ]
-    codes = [process.wait() for process in processes]
-    if any(codes):
-        raise SystemExit("a rank failed")
+    """Run this program in a process per rank, which write to `folder`."""
+    run_ranks([__file__, *arguments, "--ranks", str(num_ranks), "--member", str(folder)], num_ranks)
 
 
-def be_member(folder: Path, name: str | None, num_ranks: int) -> None:
-    """Be one rank of a group: run all cases, or build a large model without any; rank 0 writes the errors."""
-    rank = int(os.environ["RANK"])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=num_ranks)
-    if name is not None:
-        rows = [*errors_of(name, num_ranks)]
-        if rank == 0:
-            (folder / "errors.json").write_text(json.dumps(rows))
-    else:
-        memory = build_big(num_ranks)
-        (folder / f"memory{rank}.json").write_text(json.dumps(memory))
-    dist.destroy_process_group()
+def work_of_rank(folder: Path, name: str | None, num_ranks: int, rank: int) -> None:
+    """Run all cases, or build a large model without any; rank 0 writes the errors."""
+    if name is None:
+        (folder / f"memory{rank}.json").write_text(json.dumps(build_big(num_ranks)))
+        return
+    rows = [*errors_of(name, num_ranks)]
+    if rank == 0:
+        (folder / "errors.json").write_text(json.dumps(rows))
 
 
 def peak_bytes() -> int:
@@ -345,8 +330,7 @@ def main() -> None:
     all_ranks = [int(number) for number in arguments.ranks.split(",")]
     torch.set_num_threads(1)
     if arguments.member is not None:
-        be_member(arguments.member, arguments.models, all_ranks[0])
-        return
+        be_rank(partial(work_of_rank, arguments.member, arguments.models, all_ranks[0]))
     show(report(arguments.models.split(",") if arguments.models else [*cases()], all_ranks), arguments.out)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_pair import show_as_pair
+from rank_group import show_as_pair
 from report import arguments_of, provenance
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -31,6 +31,7 @@ from pipesched.executor.core import (
     ModuleStage,
     Rank,
     Recorder,
+    StageLists,
     Weights,
     begin,
     execute_rank,
@@ -124,10 +125,9 @@ class OurStep:
         is_last = rank == dist.get_world_size() - 1
         stage = ModuleStage(
             module,
-            Weights(module),
+            StageLists(Weights(module), GradientMean(dict.fromkeys(range(NUM_MICROBATCHES), 1 / NUM_MICROBATCHES))),
             torch.optim.SGD(module.parameters()),
             loss if is_last else None,
-            GradientMean(dict.fromkeys(range(NUM_MICROBATCHES), 1 / NUM_MICROBATCHES)),
             needs_input_gradient=rank > 0,
         )
         device = torch.device("cpu")

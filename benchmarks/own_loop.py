@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_pair import show_as_pair
+from rank_group import show_as_pair
 from report import arguments_of, provenance
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, SplitPoint, pipeline

@@ -1,12 +1,15 @@
-"""One rank of PyTorch's own runtime under its profiler: ``python torch_rank.py FOLDER RANK MODEL MICROBATCH_SIZE``."""
+"""One rank of PyTorch's runtime under its profiler: ``-m fidelity_rows.torch_rank FOLDER MODEL MICROBATCH_SIZE``."""
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from rank_group import be_rank
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -59,13 +62,12 @@ def trace(name: str, rank: int, model: Model, microbatch_size: int, path: Path) 
     profiler.export_chrome_trace(str(path))
 
 
-def main(folder: Path, rank: int, model: str, microbatch_size: int) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=NUM_RANKS)
+def main(folder: Path, model: str, microbatch_size: int, rank: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the profiler prints
     with computing(threads=1):
         for name in SCHEDULES:
             trace(name, rank, resolve_model(model), microbatch_size, folder / f"{name}{rank}.json")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    be_rank(partial(main, Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
+
+from rank_group import run_ranks
 
 from fidelity_rows.bench import NUM_RANKS, Bench
 from fidelity_rows.model_runs import CASES, LONG, Case
@@ -48,22 +48,6 @@ def torch_runs(num_rounds: int) -> TorchRuns:
 def _traces(case: Case, inside: str) -> Traces:
     """Return the traces of every schedule, in a new folder inside `inside`."""
     folder = Path(mkdtemp(dir=inside))
-    script = Path(__file__).with_name("torch_rank.py")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, str(folder), str(rank), case.model, str(case.microbatch_size)],
-            stdout=subprocess.DEVNULL,  # of the profiler
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(NUM_RANKS)
-    ]
-    try:
-        errors = [rank.communicate(timeout=TIMEOUT_S)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    for rank, error in zip(ranks, errors, strict=True):
-        if rank.returncode:
-            raise RuntimeError(error[-300:])
+    arguments = [str(folder), case.model, str(case.microbatch_size)]
+    run_ranks(["-m", "fidelity_rows.torch_rank", *arguments], NUM_RANKS, TIMEOUT_S)
     return {name: tuple(sorted(folder.glob(f"{name}[0-9].json"))) for name in SCHEDULES}
