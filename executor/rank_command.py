@@ -127,10 +127,10 @@ def _read_job(path: Path, *, trusts: bool) -> RunSpec:
 def _run_unlaunched(spec: RunSpec, watch: WatchedRank | None) -> Measured | Trained | None:
     """Run the rank of a process without a launcher of ours; under torchrun it is watched."""
     signals = (signal.SIGUSR1,)  # SIGTERM is how the agent ends all ranks
-    with pause_requests(has_checkpoints=_has_checkpoints(spec), signals=signals) as is_asked:
+    with pause_requests(has_checkpoints=spec.has_checkpoints, signals=signals) as is_asked:
         if watch is None:
             return run_rank(spec, RankListener(is_asked=is_asked))
-        if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and _has_checkpoints(spec):
+        if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and spec.has_checkpoints:
             spec, _ = going_on(spec)
         device = watch.page.device_row(0)
         return run_rank(
@@ -138,10 +138,6 @@ def _run_unlaunched(spec: RunSpec, watch: WatchedRank | None) -> Measured | Trai
             RankListener(watch.at, device=device, is_asked=is_asked, gate=watch.drain_page.gate(0, is_asked)),
             watch=watch,
         )
-
-
-def _has_checkpoints(spec: RunSpec) -> bool:
-    return isinstance(spec.job, Train) and spec.job.checkpoints is not None
 
 
 def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
@@ -176,7 +172,7 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
         def on_scores(microbatch: int, scores: Scores) -> None:
             file.write(scores_line(microbatch, scores))
 
-        drain = DrainPage.open(drain_file(folder)) if _has_checkpoints(spec) else None
+        drain = DrainPage.open(drain_file(folder)) if spec.has_checkpoints else None
         for told in PAUSE_SIGNALS if drain is not None else ():
             signal.signal(told, signal.SIG_IGN)  # a signal to all processes is for the launcher, which tells ranks
         return run_rank(
@@ -223,9 +219,8 @@ def _report(spec: RunSpec, result: Measured | Trained, folder: Path | None, out:
 
 def _report_training(spec: RunSpec, trained: Trained, out: Path | None) -> None:
     """Write the scores of all steps, and print the first and the last."""
-    assert isinstance(spec.job, Train), "it has trained"
-    run = spec.job.run
-    samples = run.pipelines * spec.job.batch_size
+    run = spec.training.run
+    samples = run.pipelines * spec.training.batch_size
     lines = [step_line(run.name, step, scores, samples) for step, scores in enumerate(trained.steps)]
     if out:
         write_text(out, "".join(json.dumps(line) + "\n" for line in lines))

@@ -28,7 +28,6 @@ from pipesched.executor.core import (
     ModuleStage,
     RankStreams,
     Recorder,
-    Stage,
     build_stages,
     make_batch,
     make_clock,
@@ -138,7 +137,7 @@ def _on_streams(
 ) -> Trained:
     """Run the lists `times` times, each rank on a stream of the device."""
 
-    def stages_of(rank: int) -> dict[int, Stage]:
+    def stages_of(rank: int) -> dict[int, ModuleStage]:
         settings = RunSettings(optimizer=OPTIMIZER, lr=LR, seed=SEED)
         return build_stages(schedule, rank, model, bounds, settings, device)
 

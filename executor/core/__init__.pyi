@@ -11,9 +11,7 @@ from .elastic_averager import ElasticAverager as ElasticAverager
 from .elastic_averager import SharedPool as SharedPool
 from .elastic_averager import local_pools as local_pools
 from .elastic_averager import shared_bytes as shared_bytes
-from .forward_stage import ForwardStage as ForwardStage
 from .gradients import Bucket as Bucket
-from .gradients import Clipping as Clipping
 from .gradients import GradientMean as GradientMean
 from .gradients import Term as Term
 from .gradients import buckets as buckets
@@ -41,12 +39,12 @@ from .schedule_queries import stage_ops as stage_ops
 from .stage import ModuleStage as ModuleStage
 from .stage import OnLoss as OnLoss
 from .stage import Stage as Stage
+from .stage import StageLists as StageLists
 from .stage import loss_fault as loss_fault
 from .stage_building import LearningRun as LearningRun
 from .stage_building import attach_averagers as attach_averagers
 from .stage_building import build_stages as build_stages
 from .stage_building import check_fits as check_fits
-from .stage_building import count_from as count_from
 from .stage_building import follow as follow
 from .stage_building import make_batch as make_batch
 from .stage_building import require_samples as require_samples

@@ -41,50 +41,39 @@ class Term(Protocol):
         """Take the sum."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clipping:
-    """The clipping of gradients by the norm of the whole model, as by ``torch.nn.utils.clip_grad_norm_``.
+@dataclass(frozen=True, slots=True, eq=False)
+class StageSums:
+    """The sums of a stage with other stages: of the norm by which gradients are clipped, and of shared parameters.
 
     Attributes:
-        max_norm: Largest norm of all gradients together; None: they stay as they are.
-        num_replicas: Ranks with equal gradients of the stage, each of which adds its share of the norm.
+        max_norm: Largest norm of the gradients of the whole model, as in ``torch.nn.utils.clip_grad_norm_``; None: they
+            stay as they are.
+        num_replicas: Ranks with equal gradients of the stage, each of which adds its share.
         device: Device of the stage.
+        tied: All parameters that some stages share, in the order of the model; for parameters that the stage lacks,
+            tensors of their shapes.
+        copies: The stage's copies of parameters that an earlier stage has too, which counts their norm.
     """
 
     max_norm: float | None = None
     num_replicas: int = 1
     device: torch.device | str = "cpu"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StageTies:
-    """The parameters that stages share, in one stage.
-
-    Attributes:
-        parameters: All parameters that some stages share, in the order of the model; for parameters that the stage
-            lacks, tensors of their shapes.
-        copies: The stage's copies of parameters that an earlier stage has too, which counts their norm.
-    """
-
-    parameters: Sequence[Tensor] = ()
+    tied: Sequence[Tensor] = ()
     copies: Collection[Tensor] = frozenset()
 
-    def bucket(self, num_replicas: int) -> Bucket:
+    def tied_bucket(self) -> Bucket:
         """Return the bucket of all shared parameters; the gradients of parameters that the stage lacks are dropped.
-
-        Args:
-            num_replicas: Ranks with equal gradients of the stage.
 
         Raises:
             ExecutionError: No stages share parameters.
         """
-        if not self.parameters:
+        if not self.tied:
             raise ExecutionError(
                 "got a sum of tied stages, expected a model whose stages share parameters; leave REDUCE_TIED out of "
                 "the lists"
             )
-        held = [p if isinstance(p, nn.Parameter) else p.detach() for p in self.parameters]
-        return Bucket(held, num_replicas)
+        held = [p if isinstance(p, nn.Parameter) else p.detach() for p in self.tied]
+        return Bucket(held, self.num_replicas)
 
 
 @final
@@ -93,17 +82,14 @@ class SquaredNorm:
 
     Args:
         parameters: The parameters of the stage.
-        clipping: The largest norm, and the replicas of the stage.
-        uncounted: Parameters of the stage whose gradients are clipped, but not counted.
+        sums: The largest norm, and the parameters whose gradients are clipped, but not counted.
     """
 
-    def __init__(
-        self, parameters: Sequence[Tensor], clipping: Clipping, uncounted: Collection[Tensor] = frozenset()
-    ) -> None:
+    def __init__(self, parameters: Sequence[Tensor], sums: StageSums) -> None:
         graded = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
         self._gradients = [gradient for _, gradient in graded]
-        self._counted = [gradient for parameter, gradient in graded if parameter not in uncounted]
-        self._clipping = clipping
+        self._counted = [gradient for parameter, gradient in graded if parameter not in sums.copies]
+        self._sums = sums
 
     def flatten(self) -> Tensor:
         """Return the stage's part of the squared norm, shape (1,) and float64.
@@ -113,15 +99,15 @@ class SquaredNorm:
         """
         _require_dense(self._counted)
         norms = [torch.linalg.vector_norm(g, dtype=_sum_dtype(g)).to(torch.float64) for g in self._counted]
-        none = torch.zeros((), dtype=torch.float64, device=self._clipping.device)
+        none = torch.zeros((), dtype=torch.float64, device=self._sums.device)
         squares = torch.stack(norms).square().sum() if norms else none
-        return (squares / self._clipping.num_replicas).reshape(1)
+        return (squares / self._sums.num_replicas).reshape(1)
 
     def unflatten(self, summed: Tensor) -> None:
         """Scale the gradients by the smaller of 1 and the largest norm over the norm, in place."""
-        if self._clipping.max_norm is None:
+        if self._sums.max_norm is None:
             return
-        factor = (self._clipping.max_norm / (summed.sqrt() + _NORM_EPSILON)).clamp(max=1.0)
+        factor = (self._sums.max_norm / (summed.sqrt() + _NORM_EPSILON)).clamp(max=1.0)
         for gradient in self._gradients:
             gradient.mul_(factor.to(gradient.dtype))
 
@@ -226,10 +212,12 @@ def _own_sizes(ops: Iterable[Compute | Step]) -> Iterator[int]:
 
 
 def loss_scales(schedule: Schedule) -> dict[int, float] | None:
-    """Return each micro-batch's share of the mean of its Step, or None if the share differs between stages.
+    """Return each micro-batch's share of the mean of its Step, or None for generated lists, or if stages differ in it.
 
-    It differs with replicas that step in rounds.
+    Stages differ in it with replicas that step in rounds.
     """
+    if not schedule.is_held:
+        return None
     scales: dict[int, float] = {}
     for rank in range(schedule.num_ranks):
         for stage in schedule.stages_on(rank):

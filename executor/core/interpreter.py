@@ -130,7 +130,7 @@ class Rank:
         num_stages: Stages of the whole pipeline.
         stages: The stages of the rank.
         at: Called before each op with its position in `ops` and the op.
-        probe: Called before each computation, or None.
+        probes: Called before each computation; the later ones see the changes of the earlier ones to its result.
         named: Returns an op under its name in messages: the list may be a part of a longer run.
         streams: Streams of the rank's device.
         on_turn: Called when a turn of the rank begins, in a process with several ranks.
@@ -143,7 +143,7 @@ class Rank:
     transport: Transport
     recorder: Recorder
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
-    probe: Probe | None = None
+    probes: Sequence[Probe] = ()
     named: Callable[[Op], Op] = lambda op: op
     streams: RankStreams = HostStreams()  # noqa: RUF009 -- without state
     on_turn: Callable[[], None] = lambda: None
@@ -277,10 +277,10 @@ def _compute(rank: Rank, op: Compute, values: dict[Message, Value], batch: Batch
         if op.stage == rank.num_stages - 1:
             target = batch.targets[op.microbatch]
     stage = _stage(rank, op.stage)
-    told = None if rank.probe is None else rank.probe(op, stage)
+    listeners = [probe(op, stage) for probe in rank.probes]
     result, made = stage.compute(op, received, target), gives(op)
-    if told is not None:
-        told(result)
+    for tell in listeners:
+        tell(result)
     if made is not None and result is not None and 0 <= made.receiver < rank.num_stages:
         values[made] = result
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, assert_never, final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.elastic_averager import ElasticAverager
-from pipesched.executor.core.gradients import Clipping, GradientMean, SquaredNorm, StageTies, Term, buckets
+from pipesched.executor.core.gradients import GradientMean, SquaredNorm, StageSums, Term, buckets
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.learning_rate import LearningRate
 from pipesched.executor.core.weight_versions import Weights
@@ -80,8 +80,7 @@ _Left = TypeVar("_Left")
 class Stage(ABC):
     """The interface of a stage for the interpreter."""
 
-    @abstractmethod
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 -- a stage without state has nothing to forget
         """Start the op list anew."""
 
     def watch(self, note: Callable[[], None]) -> None:  # noqa: B027 -- most stages hold nothing inside an op
@@ -100,24 +99,21 @@ class Stage(ABC):
             target: The target of the loss, for an F of the last stage.
         """
 
-    @abstractmethod
-    def terms(self, op: Reduce) -> Iterable[Term]:
+    def terms(self, op: Reduce) -> Iterable[Term]:  # noqa: ARG002 -- a stage without weights adds nothing
         """Return the tensors that `op` adds to its sum."""
+        return ()
 
-    @abstractmethod
-    def step(self) -> None:
+    def step(self) -> None:  # noqa: B027 -- a stage without weights does not learn
         """Step the optimizer and drop the gradients."""
 
-    @abstractmethod
-    def average(self) -> None:
+    def average(self) -> None:  # noqa: B027
         """Move the weights towards the reference model."""
 
     def is_ready(self, op: Step | Average) -> bool:  # noqa: ARG002 -- most stages have no one to wait for
         """Return whether `op` can run without waiting for other pipelines; if False, the caller gives up its turn."""
         return True
 
-    @abstractmethod
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027
         """Take the weights of the reference model, if there is one, with the updates of all pipelines."""
 
     def resident_bytes(self) -> int:
@@ -154,25 +150,37 @@ class _Whole:
     gradients: Sequence[Tensor]
 
 
+class StageLists(NamedTuple):
+    """The state of a stage that depends on its op lists.
+
+    Attributes:
+        weights: The versions of the module's parameters.
+        mean: Turns the gradients of a Step into the mean over its micro-batches.
+        recomputed: Micro-batches whose forward is run again by an R before the backward.
+    """
+
+    weights: Weights
+    mean: GradientMean
+    recomputed: Container[int] = ()
+
+
 class ModuleStage(Stage):
     """A stage of real layers, which computes on tensors.
 
     Args:
         module: The layers; one value in, one value out.
-        weights: The versions of the module's parameters.
+        lists: The state that depends on the op lists.
         optimizer: Optimizer of the module's parameters, or None without parameters.
         loss: Loss function, on the last stage.
-        mean: Turns the gradients of a Step into the mean over its micro-batches.
         needs_input_gradient: False on the first stage.
         draws: The random numbers of the layers; None to leave torch's generators alone.
-        recomputed: Micro-batches whose forward is run again by an R before the backward.
         on_loss: Called with each loss, which is then not kept.
-        on_step: Called with the version that each Step has made.
-        clipping: Clipping of the gradients, where a sum of norms precedes the Step.
-        ties: The parameters that stages share, where a sum of their gradients precedes the Step.
+        sums: The sums with other stages that precede a Step.
         learning_rate: Changes the learning rate of the optimizer after a Step; None for a constant rate.
 
     Attributes:
+        weights: The versions of the module's parameters.
+        on_step: Called with the version that each Step has made.
         averager: Moves the weights towards a reference model, or None without one.
         first_reference: Initial reference by parameter (default: the weights themselves).
         first_microbatch: The number in the run of micro-batch 0 of the list.
@@ -182,32 +190,25 @@ class ModuleStage(Stage):
     def __init__(
         self,
         module: nn.Module,
-        weights: Weights,
+        lists: StageLists,
         optimizer: torch.optim.Optimizer | None,
         loss: Loss | None,
-        mean: GradientMean,
         needs_input_gradient: bool,
         draws: LayerGenerators | None = None,
-        recomputed: Container[int] = (),
         on_loss: OnLoss | None = None,
-        on_step: Callable[[int], None] | None = None,
-        clipping: Clipping = Clipping(),  # noqa: B008 -- frozen
-        ties: StageTies = StageTies(),  # noqa: B008 -- frozen
+        sums: StageSums = StageSums(),  # noqa: B008 -- frozen
         learning_rate: LearningRate | None = None,
     ) -> None:
         self.module = module
-        self.weights = weights
+        self.follow(lists)
         self.optimizer = optimizer
         self._loss = loss
-        self._mean = mean
         self._needs_input_gradient = needs_input_gradient
         self._draws = draws
-        self._recomputed = recomputed
         self._on_loss = on_loss
-        self._on_step = on_step
-        self._clipping = clipping
-        self._ties = ties
+        self._sums = sums
         self.learning_rate = learning_rate
+        self.on_step: Callable[[int], None] = lambda version: None  # noqa: ARG005 -- nobody need listen
         self.averager: ElasticAverager | None = None
         self.first_reference: Sequence[Tensor] | None = None
         self.first_microbatch = 0
@@ -231,11 +232,9 @@ class ModuleStage(Stage):
     def watch(self, note: Callable[[], None]) -> None:
         self.weights.note = note
 
-    def follow(self, weights: Weights, mean: GradientMean, recomputed: Container[int]) -> None:
+    def follow(self, lists: StageLists) -> None:
         """Continue with other lists, from the next `begin`."""
-        self.weights = weights
-        self._mean = mean
-        self._recomputed = recomputed
+        self.weights, self._mean, self._recomputed = lists
 
     def take_together(self, num_lists: int) -> None:
         """Let the next Step take the mean gradient of `num_lists` runs of the list, all but the last without Steps."""
@@ -262,10 +261,10 @@ class ModuleStage(Stage):
                 return buckets(self.parameters)
             case Summed.NORM:
                 self._mean.divide(self.parameters)
-                return [SquaredNorm(self.parameters, self._clipping, self._ties.copies)]
+                return [SquaredNorm(self.parameters, self._sums)]
             case Summed.TIED:
                 self._mean.divide(self.parameters)
-                return [self._ties.bucket(self._clipping.num_replicas)]
+                return [self._sums.tied_bucket()]
             case _:
                 assert_never(op.content)
 
@@ -277,8 +276,7 @@ class ModuleStage(Stage):
         self.weights.step(self.optimizer)
         if self.learning_rate is not None:
             self.learning_rate.end_step()
-        if self._on_step is not None:
-            self._on_step(self.weights.version)
+        self.on_step(self.weights.version)
 
     def is_ready(self, op: Step | Average) -> bool:
         if self.averager is None:

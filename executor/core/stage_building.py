@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from pipesched.executor import Averaging, ExecutionError, LearningSettings, RunSettings, cut_fault, epsilon_fault
 from pipesched.executor.core.elastic_averager import ElasticAverager, Pool
-from pipesched.executor.core.gradients import Clipping, GradientMean, StageTies, loss_scales, step_sizes
+from pipesched.executor.core.gradients import GradientMean, StageSums, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.learning_rate import LearningRate
 from pipesched.executor.core.schedule_queries import is_flushed, stage_ops
-from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
+from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage, StageLists
 from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.executor.core.whole_state import load_whole_state, weight_file
@@ -77,8 +77,7 @@ def build_stages(
     learning: LearningRun | None = None,
     keeps_dtype: bool = False,
     on_loss: OnLoss | None = None,
-    on_step: Callable[[int, int], None] | None = None,
-) -> dict[int, Stage]:
+) -> dict[int, ModuleStage]:
     """Build the stages that `rank` computes, with the weights of the whole model for the seed of the run.
 
     So the replicas of a stage begin alike.
@@ -93,7 +92,6 @@ def build_stages(
         keeps_dtype: Whether layers keep the types of their weights, in place of the dtype of the settings.
         on_loss: Called with micro-batch, output, target and loss after each forward of the last stage, which then keeps
             no losses.
-        on_step: Called with stage and version after each Step.
 
     Raises:
         ExecutionError: The stages are not a cut of the model, an op looks ahead without a rule of prediction, the dtype
@@ -111,8 +109,8 @@ def build_stages(
         )
     require_known_ties(model, bounds)
     _require_tied_sum(schedule, model, bounds)
-    stages = dict[int, Stage]()
-    scales, seed, dtype = _scales(schedule), settings.seed, None if keeps_dtype else torch_dtype(settings.dtype)
+    stages = dict[int, ModuleStage]()
+    scales, seed, dtype = loss_scales(schedule), settings.seed, None if keeps_dtype else torch_dtype(settings.dtype)
     make = optimizer or (
         lambda parameters: make_optimizer(settings.optimizer, parameters, settings.lr, **_further(learning))
     )
@@ -123,28 +121,24 @@ def build_stages(
                 load_whole_state(model, bounds, {index: module}, state)
         parameters = list(module.parameters())
         its_optimizer = make(parameters) if parameters else None
-        parts = _known_parts(schedule, rank, index)
-        recomputed = _recomputed(schedule, parts)
         predictor = rate = None
         if its_optimizer is not None:
             rate = None if learning is None else learning.rate(its_optimizer, schedule, rank, index)
-            rule = _rule(schedule, settings.prediction) if any(part.lookahead for part in parts) else None
+            rule = _rule(schedule, settings.prediction) if _looks_ahead(schedule, rank, index) else None
             if optimizer is None and (fault := epsilon_fault(settings.dtype, settings.optimizer, rule)):
                 raise ExecutionError(f"dtype: {fault}")
             predictor = None if rule is None else Predictor(its_optimizer, rule, None if rate is None else rate.ahead)
+        lists = _stage_lists(schedule, rank, index, scales, Weights(module, _uses(schedule, rank, index), predictor))
+        num_replicas = len(schedule.reducers.get(index, (rank,)))
         stages[index] = ModuleStage(
             module,
-            Weights(module, _uses(schedule, rank, index), predictor),
+            lists,
             its_optimizer,
             loss=model.loss if index == schedule.num_stages - 1 else None,
-            mean=GradientMean(scales, partial(step_sizes, schedule, rank, index)),
             needs_input_gradient=index > 0,
-            draws=LayerGenerators(module, bounds[index][0], seed, device, is_repeated=bool(recomputed)),
-            recomputed=recomputed,
+            draws=LayerGenerators(module, bounds[index][0], seed, device, is_repeated=bool(lists.recomputed)),
             on_loss=on_loss,
-            on_step=None if on_step is None else partial(on_step, index),
-            clipping=Clipping(settings.clip_grad_norm, len(schedule.reducers.get(index, (rank,))), device),
-            ties=_ties_in(model, bounds, index, module),
+            sums=StageSums(settings.clip_grad_norm, num_replicas, device, *_ties_in(model, bounds, index, module)),
             learning_rate=rate,
         )
     return stages
@@ -169,8 +163,10 @@ def _require_tied_sum(schedule: Schedule, model: Model, bounds: Sequence[tuple[i
         )
 
 
-def _ties_in(model: Model, bounds: Sequence[tuple[int, int]], stage: int, module: nn.Module) -> StageTies:
-    """Return the parameters that stages share, as `stage`, whose layers are `module`, sees them.
+def _ties_in(
+    model: Model, bounds: Sequence[tuple[int, int]], stage: int, module: nn.Module
+) -> tuple[Sequence[Tensor], Collection[Tensor]]:
+    """Return the `tied` parameters and the `copies` of `StageSums`, of `stage`, whose layers are `module`.
 
     A layer of another stage is built for the shape of its parameter if this stage lacks it, and others share it.
     """
@@ -178,7 +174,7 @@ def _ties_in(model: Model, bounds: Sequence[tuple[int, int]], stage: int, module
     parameters, copies = list[Tensor](), list[Tensor]()
     own = tied_parameters(model, bounds, stage, module)
     if not own:
-        return StageTies()
+        return (), ()
     example = next(module.parameters())
     for number, tie in enumerate(ties_between(model, bounds)):
         if number in own:
@@ -189,7 +185,7 @@ def _ties_in(model: Model, bounds: Sequence[tuple[int, int]], stage: int, module
             layer = tie[0][0]
             shape = _parameter(model, build_layers(model, layer, layer + 1, seed=0), tie[0], layer).shape
             parameters.append(example.new_zeros(()).expand(shape))
-    return StageTies(parameters, frozenset(copies))
+    return parameters, frozenset(copies)
 
 
 def tied_parameters(
@@ -216,21 +212,12 @@ def _parameter(model: Model, module: nn.Module, place: tuple[int, str], first: i
         ) from None
 
 
-def follow(stages: Mapping[int, Stage], schedule: Schedule, rank: int) -> None:
+def follow(stages: Mapping[int, ModuleStage], schedule: Schedule, rank: int) -> None:
     """Let the `stages` of `rank` continue with other lists of the same run; all other state is unchanged."""
-    scales = _scales(schedule)
+    scales = loss_scales(schedule)
     for index, stage in stages.items():
-        assert isinstance(stage, ModuleStage), "what trains has weights"
         weights = Weights(stage.module, _uses(schedule, rank, index), stage.weights.predictor)
-        mean = GradientMean(scales, partial(step_sizes, schedule, rank, index))
-        stage.follow(weights, mean, _recomputed(schedule, _known_parts(schedule, rank, index)))
-
-
-def count_from(stages: Mapping[int, Stage], first: int) -> None:
-    """Number micro-batch 0 of the lists of `stages` as micro-batch `first` of the run."""
-    for stage in stages.values():
-        assert isinstance(stage, ModuleStage), "what trains has weights"
-        stage.first_microbatch = first
+        stage.follow(_stage_lists(schedule, rank, index, scales, weights))
 
 
 def attach_averagers(pool: Pool, stages: Mapping[int, Stage], rank: int, averaging: Averaging) -> list[ElasticAverager]:
@@ -267,13 +254,18 @@ def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
     return parts
 
 
-def _scales(schedule: Schedule) -> Mapping[int, float] | None:
-    return loss_scales(schedule) if schedule.is_held else None
+def _looks_ahead(schedule: Schedule, rank: int, stage: int) -> bool:
+    return any(part.lookahead for part in _known_parts(schedule, rank, stage))
 
 
-def _recomputed(schedule: Schedule, parts: Sequence[Compute]) -> frozenset[int] | range:
-    microbatches = frozenset(part.microbatch for part in parts if part.phase is Phase.RECOMPUTE)
-    return microbatches if schedule.is_held or not microbatches else range(schedule.num_microbatches)
+def _stage_lists(
+    schedule: Schedule, rank: int, stage: int, scales: Mapping[int, float] | None, weights: Weights
+) -> StageLists:
+    parts = _known_parts(schedule, rank, stage)
+    recomputed: Container[int] = frozenset(part.microbatch for part in parts if part.phase is Phase.RECOMPUTE)
+    if recomputed and not schedule.is_held:
+        recomputed = range(schedule.num_microbatches)
+    return StageLists(weights, GradientMean(scales, partial(step_sizes, schedule, rank, stage)), recomputed)
 
 
 def _uses(schedule: Schedule, rank: int, stage: int) -> Callable[[], Iterator[Use]] | None:

@@ -26,6 +26,7 @@ from pipesched.schedules.common import shown
 
 _OF_LAYERS = ("weights", "optimizer")
 _LONGEST_NUMBER = 10
+"""Digits of a layer number that is read."""
 
 
 class StateError(ExecutionError):
@@ -133,8 +134,13 @@ def _parameter_numbers(module: nn.Module) -> dict[str, int]:
 def _is_elsewhere(name: str, stage: ModuleStage, first_layer: int) -> bool:
     """Return whether a tensor belongs to a layer that the stage does not have."""
     part, layer = (*name.split("."), "")[:2]
-    is_numbered = part in _OF_LAYERS and layer.isascii() and layer.isdecimal() and len(layer) < _LONGEST_NUMBER
-    return is_numbered and not 0 <= int(layer) - first_layer < len(list(stage.module.children()))
+    number = layer_number(layer) if part in _OF_LAYERS else None
+    return number is not None and not 0 <= number - first_layer < len(list(stage.module.children()))
+
+
+def layer_number(text: str) -> int | None:
+    """Return the number of a layer in the name of a tensor, or None for another text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER else None
 
 
 def _expected_state(stage: ModuleStage, first_layer: int, *, has_reference: bool) -> dict[str, _Expected]:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core.stage_state import StateError, shifted_name, tensor_form
+from pipesched.executor.core.stage_state import StateError, layer_number, shifted_name, tensor_form
 from pipesched.profiles.models import Model
 from pipesched.schedules.common import shown
 
@@ -116,17 +116,12 @@ def _require_known(
         if model.state_names is not None:
             is_known = name in model.state_names
         else:
-            layer = name.partition(".")[0]
-            number = int(layer) if layer.isascii() and layer.isdecimal() and len(layer) < _LONGEST_NUMBER else -1
-            is_known = name in held if number in own else 0 <= number < len(model.layers)
+            number = layer_number(name.partition(".")[0])
+            is_known = name in held if number in own else number is not None and number < len(model.layers)
         if not is_known:
             missing = next((other for other in held if other not in state), None)
             hint = "" if missing is None else f", as {shown(missing)} is not there"
             raise StateError(name, f"got a tensor of this name, expected none{hint}")
-
-
-_LONGEST_NUMBER = 10
-"""Digits of a layer number that is read."""
 
 
 @final

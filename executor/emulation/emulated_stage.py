@@ -77,9 +77,6 @@ class EmulatedStage(Stage):
     def average(self) -> None:
         self._spend(self._costs.seconds(Average(self._index)))
 
-    def settle(self) -> None:
-        """Do nothing: there are no weights."""
-
     def _spend(self, seconds: float) -> None:
         wait_until(time.perf_counter() + seconds / self._speed, self._how)
 

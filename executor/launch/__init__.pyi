@@ -14,11 +14,8 @@ from .injected_faults import named_in_step as named_in_step
 from .injected_faults import read_fault as read_fault
 from .injected_faults import require_there as require_there
 from .meeting import abort_failed as abort_failed
-from .meeting import all_gather as all_gather
 from .meeting import field_digests as field_digests
-from .meeting import gather_texts as gather_texts
 from .meeting import group_beside as group_beside
-from .meeting import share as share
 from .meeting import shared_file as shared_file
 from .progress_page import PageRow as PageRow
 from .progress_page import ProgressPage as ProgressPage

@@ -7,18 +7,17 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never, cast, final, get_args
 
 from torch import Tensor
 
-from pipesched.executor import ExecutionError
+from pipesched.executor import ExecutionError, FaultSettings
 from pipesched.executor.core import (
     ModuleStage,
     PendingReduction,
-    Probe,
     Rank,
     Stage,
     Transport,
@@ -215,72 +214,36 @@ def note_time() -> None:
 
 @final
 class Interference:
-    """The faults of the rank of this process, over all lists that it runs.
+    """The faults of one rank, over all lists that it runs.
 
     Args:
-        faults: The faults of all ranks.
+        settings: The faults of all ranks, and whether NaN and infinity end the run at the first op that gives them.
         num_microbatches: Micro-batches of a step, or of a list that is measured.
-        is_finite_checked: Whether NaN and infinity end the run at the first op that gives them.
+        rank: The rank.
     """
 
-    def __init__(self, faults: Iterable[InjectedFault], num_microbatches: int, *, is_finite_checked: bool) -> None:
-        self._faults = tuple(faults)
+    def __init__(self, settings: FaultSettings, num_microbatches: int, rank: int) -> None:
+        self._faults = [fault for fault in map(read_fault, settings.inject) if fault.befalls(rank)]
         self._num_microbatches = num_microbatches
-        self._look = check_finite if is_finite_checked else None
-        self._times: Counter[str] = Counter()
-        self._left: dict[int | None, int] = {}
+        self._checks = [check_finite] if settings.is_finite_checked else []
+        self._times: Counter[str] = Counter()  # how often the rank has reached each op
+        self._left = {fault.peer_of(rank): fault.after for fault in self._faults if fault.kind == "drop-link"}
+        self._factor = math.prod(fault.factor for fault in self._faults)
+        self._is_nan = False
+        if any(fault.kind == "disk-full" for fault in self._faults):
+            fill_disk(note_time)
 
     def on(self, rank: Rank) -> Rank:
-        """Return `rank` with its faults injected."""
-        own = [fault for fault in self._faults if fault.befalls(rank.rank)]
-        if not own:
-            return replace(rank, probe=self._look)
-        if any(fault.kind == "disk-full" for fault in own):
-            fill_disk(note_time)
-        lossy = {fault.peer_of(rank.rank): fault.after for fault in own if fault.kind == "drop-link"}
-        self._left = lossy | self._left  # messages of earlier lists count
-        transport = LossyTransport(rank.transport, self._left, note_time) if lossy else rank.transport
-        faults = _OwnFaults(own, self._num_microbatches, self._times)
+        """Return the rank with its faults injected, for another list."""
+        if not self._faults:
+            return replace(rank, probes=self._checks)
+        transport = LossyTransport(rank.transport, self._left, note_time) if self._left else rank.transport
 
         def at(index: int, op: Op) -> None:
             rank.at(index, op)
-            faults.befall(op)
+            self.befall(op)
 
-        probe = _in_turn(faults.probe, self._look)
-        return replace(rank, transport=transport, at=at, probe=probe)
-
-
-def _in_turn(first: Probe, second: Probe | None) -> Probe:
-    """Return a probe that applies two probes in order: the second one sees the changes of the first."""
-
-    def probe(op: Compute, stage: Stage) -> Callable[[Value | None], None]:
-        parts = [part(op, stage) for part in (first, second) if part is not None]
-
-        def told(result: Value | None) -> None:
-            for tell in parts:
-                tell(result)
-
-        return told
-
-    return probe
-
-
-@final
-class _OwnFaults:
-    """The faults of one rank during a list.
-
-    Args:
-        faults: Faults of the rank.
-        num_microbatches: Micro-batches of a step.
-        times: Number of times that the rank has reached each op, earlier lists included.
-    """
-
-    def __init__(self, faults: Sequence[InjectedFault], num_microbatches: int, times: Counter[str]) -> None:
-        self._faults = faults
-        self._num_microbatches = num_microbatches
-        self._times = times
-        self._factor = math.prod(fault.factor for fault in self._faults)
-        self._is_nan = False
+        return replace(rank, transport=transport, at=at, probes=[self.probe, *self._checks])
 
     def befall(self, op: Op) -> None:
         """Apply the faults that occur before an op of the list."""

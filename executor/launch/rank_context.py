@@ -38,13 +38,12 @@ from pipesched.executor.core import (
     lists_of,
     shared_bytes,
 )
-from pipesched.executor.launch.injected_faults import Interference, read_fault
+from pipesched.executor.launch.injected_faults import Interference
 from pipesched.executor.launch.meeting import (
     abort_failed,
     among_ourselves,
     default_group,
     digests_of,
-    gather_texts,
     require_agreement,
     scripts_group,
     scripts_store,
@@ -59,6 +58,7 @@ from pipesched.executor.transport import (
     NcclTransport,
     ProcessGroupTransport,
     RankChannels,
+    gather_texts,
     nccl_environment,
 )
 from pipesched.profiles import MessagePrecision
@@ -192,7 +192,8 @@ def connected(spec: RunSpec, schedule: Schedule, meet: str) -> Iterator[RankCont
     """
     digests = digests_of(spec) if meet == "env://" else None
     with met(spec, schedule, meet, digests) as context:
-        yield replace(context, interference=_interference(spec, schedule))
+        size = spec.job.run.microbatches_per_step if isinstance(spec.job, Train) else schedule.num_microbatches
+        yield replace(context, interference=Interference(spec, size, context.rank))
 
 
 @contextmanager
@@ -275,14 +276,6 @@ def _joined(meet: str, process: int, size: int) -> Store:
 
 
 _lasting = cache(_joined)
-
-
-def _interference(spec: RunSpec, schedule: Schedule) -> Interference | None:
-    """Return the faults of this rank, or None if the run has none."""
-    if not spec.inject and not spec.is_finite_checked:
-        return None
-    microbatches = spec.job.run.microbatches_per_step if isinstance(spec.job, Train) else schedule.num_microbatches
-    return Interference(map(read_fault, spec.inject), microbatches, is_finite_checked=spec.is_finite_checked)
 
 
 @contextmanager

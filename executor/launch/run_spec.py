@@ -25,7 +25,9 @@ from pipesched.executor.launch.injected_faults import read_fault
 from pipesched.profiles import STRICT, ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import NameFromFile, one_line, parse_record, record_schema
+from pipesched.schedules import Schedule
 from pipesched.schedules.common import LONGEST_S, faults, shown
+from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
 _MOST = 2**31 - 1
@@ -50,6 +52,11 @@ class Measure(Repetitions, EmulationSettings):
     cluster: str | None = None
 
     __pydantic_config__ = STRICT
+
+    @property
+    def lists(self) -> Schedule:
+        """The schedule, not lowered, made anew at each access."""
+        return from_json(self.schedule, "the job's schedule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +141,23 @@ class RunSpec(RunSettings, FaultSettings):
         problems = [*self._faults(), *self._job_faults()]
         if problems:
             raise ExecutionError(one_line(problems))
+
+    @property
+    def measurement(self) -> Measure:
+        """The job, which measures."""
+        assert isinstance(self.job, Measure), "its job measures"
+        return self.job
+
+    @property
+    def training(self) -> Train:
+        """The job, which trains."""
+        assert isinstance(self.job, Train), "its job trains"
+        return self.job
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the job trains and writes checkpoints."""
+        return isinstance(self.job, Train) and self.job.checkpoints is not None
 
     @property
     def is_emulated(self) -> bool:

@@ -1,17 +1,17 @@
-"""Whether the processes of a run have built the same model: its layers, and the weights that several ranks hold."""
+"""Whether the processes of a run have the same data: the layers of a model, and the weights that several ranks hold."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import copied_weights
-from pipesched.executor.launch import gather_texts
+from pipesched.executor.transport import gather_texts
 from pipesched.profiles.models import Model
 from pipesched.schedules import Schedule
 
@@ -45,27 +45,44 @@ def require_equal_weights(
     """
     copied = {} if schedule.averagers else copied_weights(schedule, model, bounds, stages)
     digests = {
-        name: " ".join(dict.fromkeys(map(_digest, weight.own)))
+        name: " ".join(dict.fromkeys(digest_of([tensor]) for tensor in weight.own))
         for name, weight in copied.items()
         if isinstance(weight.own[0], nn.Parameter)
     }
     _require_equal(model, digests)
 
 
-def _digest(tensor: Tensor) -> str:
-    flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-    return hashlib.sha256(flat.numpy().data).hexdigest()
-
-
 def _require_equal(model: Model, own: Mapping[str, str]) -> None:
-    """Refuse digests that differ between ranks, by name."""
+    require_equal_digests(
+        own,
+        lambda name, rank, first: (
+            f"model {model.name}: rank {rank} has built other {name} than rank {first}, expected the same in every "
+            "process; let the factory depend on no rank and no time, and draw weights from torch's default generator"
+        ),
+    )
+
+
+def require_equal_digests(own: Mapping[str, str], fault: Callable[[str, int, int], str]) -> None:
+    """Refuse digests that differ between ranks; all ranks call this together.
+
+    Args:
+        own: Digests of this rank, by name; ranks may have different names.
+        fault: Returns the message for a name, the rank whose digest differs, and the first rank with the name.
+
+    Raises:
+        ExecutionError: They differ; all ranks raise the same error.
+    """
     seen: dict[str, tuple[int, str]] = {}
     for rank, text in enumerate(gather_texts(json.dumps(own))):
         for name, digest in json.loads(text).items():
             first, other = seen.setdefault(name, (rank, digest))
             if digest != other:
-                raise ExecutionError(
-                    f"model {model.name}: rank {rank} has built other {name} than rank {first}, expected the same in "
-                    "every process; let the factory depend on no rank and no time, and draw weights from torch's "
-                    "default generator"
-                )
+                raise ExecutionError(fault(name, rank, first))
+
+
+def digest_of(tensors: Iterable[Tensor]) -> str:
+    """Return a digest of the elements of some tensors."""
+    hashed = hashlib.sha256()
+    for tensor in tensors:
+        hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Generic, TypeVar, final
 
 from pipesched.executor.core import averagers
-from pipesched.executor.launch import Measure, Processes, RunSpec, job_folder, job_to_json
+from pipesched.executor.launch import Processes, RunSpec, job_folder, job_to_json
 from pipesched.executor.runs.measuring_job import Measured
 from pipesched.executor.runs.result_text import result_file, result_from_text
 from pipesched.profiles.io import require_trusted
 from pipesched.schedules import Schedule
-from pipesched.schedules.formats import from_json
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Op
 
@@ -88,11 +87,10 @@ class _Measuring(WatchedJob[Measured]):
     """Counts the ops that have begun."""
 
     def __init__(self, spec: RunSpec, tick: Callable[[float], None]) -> None:
-        assert isinstance(spec.job, Measure), "of this kind"
-        schedule = lower(from_json(spec.job.schedule, "the job's schedule"))
-        super().__init__(spec, schedule)
-        self._ops = schedule.ops
-        self._total = (spec.job.warmup + spec.job.iterations) * sum(map(len, self._ops))
+        job = spec.measurement
+        super().__init__(spec, lower(job.lists))
+        self._ops = self.lists.ops
+        self._total = (job.warmup + job.iterations) * sum(map(len, self._ops))
         self._tick = tick
 
     def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:  # noqa: ARG002

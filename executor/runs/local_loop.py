@@ -31,12 +31,15 @@ class LocalLoop(OwnLoop):
         self._stack = ExitStack()
         self._stack.enter_context(computing(spec.settings.threads, set(self._devices)))
 
-        def build(rank: int) -> dict[int, Stage]:
+        self._stages = dict[int, dict[int, ModuleStage]]()
+
+        def build(rank: int) -> dict[int, ModuleStage]:
             with starting(rank):
-                return build_stages(
+                self._stages[rank] = build_stages(
                     spec.schedule, rank, spec.model, spec.bounds, spec.settings, self._devices[rank],
                     optimizer=spec.optimizer, keeps_dtype=spec.keeps_dtype, on_loss=self._take_loss,
                 )  # fmt: skip
+            return self._stages[rank]
 
         streams = make_streams(self._devices, are_green=spec.settings.has_green_contexts)
         self._watch = StreamWatch(streams, spec.settings.timeout_s)
@@ -46,7 +49,7 @@ class LocalLoop(OwnLoop):
 
     @property
     def stages(self) -> Mapping[int, Mapping[int, ModuleStage]]:
-        return {rank.rank: cast("Mapping[int, ModuleStage]", rank.stages) for rank in self._ranks}
+        return self._stages
 
     @property
     def is_first(self) -> bool:

@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import nn
 
-from pipesched.executor.core import ModuleStage, Stage, check_finite, lists_of
+from pipesched.executor.core import ModuleStage, check_finite, lists_of
 from pipesched.executor.launch import LocalGate
 from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, synchronize
 from pipesched.executor.runs.stream_watch import StreamWatch
@@ -77,7 +77,7 @@ class HeldOutLooks:
         """Start the clock."""
         self._began_s = time.perf_counter()
 
-    def look(self, stage: int, num_steps: int, module: nn.Module) -> None:
+    def look(self, stage: int, module: nn.Module, num_steps: int) -> None:
         """Record that a stage has stepped; score all stages once each has taken `num_steps`.
 
         Raises:
@@ -197,14 +197,12 @@ class _LocalDriver(TrainingDriver):
     ) -> None:
         lists, spec = job.parts.lists, training.spec
         self.training, self._devices = training, devices
+        self.stages = built = dict[int, dict[int, ModuleStage]]()
 
-        def build(rank: int) -> dict[int, Stage]:
-            def on_step(stage: int, version: int) -> None:
-                stepped = stages[stage]
-                assert isinstance(stepped, ModuleStage), "as it is built here"
-                looks.look(stage, version, stepped.module)
-
-            stages = training.stages(lists, rank, self._devices[rank], job.reader.listen, on_step)
+        def build(rank: int) -> dict[int, ModuleStage]:
+            stages = built[rank] = training.stages(lists, rank, self._devices[rank], job.reader.listen)
+            for index, stage in stages.items():
+                stage.on_step = partial(looks.look, index, stage.module)
             job.parts.load(rank, stages)
             return stages
 
@@ -212,9 +210,7 @@ class _LocalDriver(TrainingDriver):
         streams = make_streams(devices, are_green=spec.has_green_contexts)
         self.watch = StreamWatch(streams, spec.timeout_s, lambda: looks.spent_s, lambda: looks.is_judging)
         ranks = local_ranks(lists, build, spec.averaging, transport, streams=streams)
-        probe = check_finite if spec.is_finite_checked else None
-        self._ranks = [replace(rank, probe=probe) for rank in ranks]
-        self.stages = {rank.rank: rank.stages for rank in ranks}
+        self._ranks = [replace(rank, probes=[check_finite] if spec.is_finite_checked else ()) for rank in ranks]
 
     def use(self, lists: Schedule) -> None:
         lowered = lists_of(lists, range(len(self._ranks)))
@@ -236,7 +232,6 @@ class _LocalDriver(TrainingDriver):
         modules = dict[int, nn.Module]()
         for stages in self.stages.values():
             for index, stage in stages.items():
-                assert isinstance(stage, ModuleStage), "what trains has weights"
                 stage.settle()
                 modules.setdefault(index, stage.module)
         return [modules[index] for index in sorted(modules)]

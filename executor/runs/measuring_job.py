@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import NamedTuple, final
 
 import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 from pipesched.executor.core import (
     Batch,
     LayerGenerators,
+    ModuleStage,
+    Rank,
     Recorder,
     Stage,
     averagers,
@@ -36,17 +38,16 @@ from pipesched.executor.emulation import (
     emulated_stages,
     require_emulable,
 )
-from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts, shared_file
+from pipesched.executor.launch import Measure, RankContext, RunSpec, shared_file
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.runs.rank_job import RankJob, RankListener
-from pipesched.executor.transport import BoundaryShape, emulated_shapes
+from pipesched.executor.transport import BoundaryShape, all_gather, emulated_shapes, gather_texts
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
 from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
 from pipesched.profiles.models import Model, build_layers, kept_random_state, resolve_model, torch_dtype
 from pipesched.schedules import Schedule, Timeline, Yardstick
 from pipesched.schedules.check import require_runnable
-from pipesched.schedules.formats import from_json
 from pipesched.schedules.lowering import lower
 
 
@@ -79,20 +80,13 @@ class MeasuringJob(RankJob[Measured]):
     """
 
     def __init__(self, spec: RunSpec, listener: RankListener, model: Model | None = None) -> None:
-        assert isinstance(spec.job, Measure), "of this kind"
-        self._job = job = spec.job
-        schedule = from_json(job.schedule, "the job's schedule")
-        if job.is_checked:
-            require_runnable(schedule)
-        self._schedule = lower(schedule)
+        self._job = job = spec.measurement
+        self._schedule = measured_lists(job)
         super().__init__(spec, self._schedule, listener, model)
         self._cluster = None if job.cluster is None else read_cluster(job.cluster, "the job's cluster")
-        self._times_ns: list[Tensor] = []
-        self._held_bytes: list[Tensor] = []
-        self._losses: dict[int, float] = {}
         self._kernels_s: list[float] = []
 
-    def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
+    def build(self, context: RankContext) -> tuple[Mapping[int, Stage], Batch]:
         if self._job.emulate is not None:
             return self._emulated(self._job.emulate, context.rank)
         return build_measured(self.spec, self._schedule, context.rank, context.device, self.model)
@@ -133,14 +127,8 @@ class MeasuringJob(RankJob[Measured]):
             rank = replace(rank, transport=ThrottledTransport(context.rank, rank.transport, routes, page))
         offset_ns = clock_offset_ns(context.rank)
         self._look(context)
-        for iteration in range(job.warmup + job.iterations):
-            context.run(rank, batch)
-            if iteration == 0:
-                self._losses = {number: loss for stage in stages.values() for number, loss in stage.losses().items()}
-            if iteration >= job.warmup:
-                times_ns, held_bytes = recorded_tensors(recorder)
-                self._times_ns.append(times_ns + offset_ns)
-                self._held_bytes.append(held_bytes)
+        self._records = record_runs(job, [rank], lambda: context.run(rank, batch))
+        self._records.times_ns[0].add_(offset_ns)
         self._look(context)
 
     def _look(self, context: RankContext) -> None:
@@ -152,9 +140,8 @@ class MeasuringJob(RankJob[Measured]):
             self._kernels_s.append(yardstick_s(1, context.device, SHORT_COUNT))
 
     def gather(self, context: RankContext) -> Measured | None:
-        times_ns = all_gather(torch.stack(self._times_ns))
-        held_bytes = all_gather(torch.stack(self._held_bytes))
-        pairs = torch.tensor(sorted(self._losses.items()), dtype=torch.float64).reshape(-1, 2)
+        times_ns, held_bytes = (all_gather(own) for (own,) in (self._records.times_ns, self._records.held_bytes))
+        pairs = torch.tensor(sorted(self._records.losses.items()), dtype=torch.float64).reshape(-1, 2)
         losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs)]).tolist())
         kernels_s = torch.cat(all_gather(torch.tensor(self._kernels_s, dtype=torch.float64)))
         if not context.is_first:
@@ -163,12 +150,24 @@ class MeasuringJob(RankJob[Measured]):
         if len(kernels_s):
             num_busy = context.place.num_busy if self.spec.device == "cpu" else 1
             yardstick = Yardstick(self.spec.device, num_busy, float(kernels_s.mean()))
-        return make_measured(self._schedule, times_ns, held_bytes, losses, yardstick)
+        return make_measured(self._schedule, Records(times_ns, held_bytes, losses), yardstick)
+
+
+def measured_lists(job: Measure) -> Schedule:
+    """Return the lowered lists of a job.
+
+    Raises:
+        ScheduleError: The lists cannot finish.
+    """
+    schedule = job.lists
+    if job.is_checked:
+        require_runnable(schedule)
+    return lower(schedule)
 
 
 def build_measured(
     spec: RunSpec, schedule: Schedule, rank: int, device: torch.device, model: Model | None = None
-) -> tuple[dict[int, Stage], Batch]:
+) -> tuple[dict[int, ModuleStage], Batch]:
     """Return the stages of a rank of a measured run, and the data that they read.
 
     Args:
@@ -181,13 +180,12 @@ def build_measured(
         ExecutionError: The stages are not a cut of the model, or its batch has another number of samples.
         ProfileError: There is no such model, or a layer cannot be built.
     """
-    assert isinstance(spec.job, Measure), "of this kind"
     assert spec.model is not None, "a run that is not emulated has a model"
     check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
     built, dtype = model or resolve_model(spec.model), torch_dtype(spec.dtype)
     stages = build_stages(schedule, rank, built, spec.bounds, spec, device)
     batch = make_batch(
-        built, schedule.num_microbatches, spec.job.microbatch_size, seed=spec.seed, dtype=dtype, device=device,
+        built, schedule.num_microbatches, spec.measurement.microbatch_size, seed=spec.seed, dtype=dtype, device=device,
         reads=(0 in stages, schedule.num_stages - 1 in stages),
     )  # fmt: skip
     return stages, batch
@@ -199,21 +197,43 @@ def recorded_tensors(recorder: Recorder) -> tuple[Tensor, Tensor]:
     return times_ns, torch.tensor([recorder.held_bytes(), recorder.most_bytes()], dtype=torch.int64)
 
 
+class Records(NamedTuple):
+    """The records of all measured iterations of some ranks.
+
+    Attributes:
+        times_ns: Per rank: reached, begun and ended of each op, shape (iterations, ops, 3) [ns].
+        held_bytes: Per rank: bytes after and peak of each op, shape (iterations, 2, ops); no ops if unknown.
+        losses: Mean loss of each micro-batch in the first run.
+    """
+
+    times_ns: Sequence[Tensor]
+    held_bytes: Sequence[Tensor]
+    losses: Mapping[int, float]
+
+
+def record_runs(job: Measure, ranks: Sequence[Rank], run: Callable[[], object]) -> Records:
+    """Run the lists of `ranks` as often as a job requests, by `run`; return their records."""
+    losses, rows = dict[int, float](), []
+    for iteration in range(job.warmup + job.iterations):
+        run()
+        if iteration == 0:
+            stages = [stage for rank in ranks for stage in rank.stages.values()]
+            losses = {number: loss for stage in stages for number, loss in stage.losses().items()}
+        if iteration >= job.warmup:
+            rows.append([recorded_tensors(rank.recorder) for rank in ranks])
+    by_rank = [[*zip(*own, strict=True)] for own in zip(*rows, strict=True)]
+    times_ns, held_bytes = ([torch.stack(own[which]) for own in by_rank] for which in (0, 1))
+    return Records(times_ns, held_bytes, losses)
+
+
 def make_measured(
-    schedule: Schedule,
-    times_ns: Sequence[Tensor],
-    held_bytes: Sequence[Tensor],
-    losses: Mapping[int, float],
-    yardstick: Yardstick | None,
-    launches_s: Sequence[float] | None = None,
+    schedule: Schedule, records: Records, yardstick: Yardstick | None, launches_s: Sequence[float] | None = None
 ) -> Measured:
     """Return the result of a run from the records of all ranks.
 
     Args:
         schedule: The lowered lists.
-        times_ns: Per rank: reached, begun and ended of each op, shape (iterations, ops, 3) [ns].
-        held_bytes: Per rank: bytes after and peak of each op, shape (iterations, 2, ops); no ops if unknown.
-        losses: Mean loss of each micro-batch in the first run.
+        records: The records.
         yardstick: Speed of the machine, or None if unknown.
         launches_s: Time of one thread to launch each iteration; None with a process per rank.
     """
@@ -221,19 +241,19 @@ def make_measured(
         replace(
             measured_timeline(
                 schedule,
-                [times[k].tolist() for times in times_ns],
-                [held[k, 0].tolist() for held in held_bytes],
-                [held[k, 1].tolist() for held in held_bytes],
+                [times[k].tolist() for times in records.times_ns],
+                [held[k, 0].tolist() for held in records.held_bytes],
+                [held[k, 1].tolist() for held in records.held_bytes],
             ),
             yardstick=yardstick,
             launch_s=None if launches_s is None else launches_s[k],
         )
-        for k in range(len(times_ns[0]))
+        for k in range(len(records.times_ns[0]))
     ]
     makespans_s = tuple(timeline.makespan_s for timeline in timelines)
     ordered = sorted(timelines, key=lambda timeline: timeline.makespan_s)
     median = ordered[(len(ordered) - 1) // 2]
-    return Measured(median, makespans_s, tuple(losses[number] for number in sorted(losses)))
+    return Measured(median, makespans_s, tuple(loss for _, loss in sorted(records.losses.items())))
 
 
 def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:
@@ -280,13 +300,13 @@ def whole_model_losses(spec: RunSpec, model: Model | None = None) -> tuple[float
         spec: Specification of the run.
         model: The model of the run (default: looked up by name).
     """
-    job = spec.job
-    assert isinstance(job, Measure), "of this kind"
     assert spec.model is not None, "an emulated run has no losses"
     model = model or resolve_model(spec.model)
     dtype, device = torch_dtype(spec.dtype), torch.device(spec.device)
-    num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches
-    batch = make_batch(model, num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=device)
+    job = spec.measurement
+    batch = make_batch(
+        model, job.lists.num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=device
+    )
     module = build_layers(model, 0, len(model.layers), seed=spec.seed, dtype=dtype, device=device)
     if spec.weights is not None:
         with weight_file(spec.weights) as state:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from pipesched.executor import ExecutionError, RunSettings
 from pipesched.executor.core import (
     Batch,
-    ForwardStage,
     ModuleStage,
     Rank,
     Recorder,
@@ -29,6 +28,7 @@ from pipesched.executor.runs.loop_lists import accumulating_lists, forward_lists
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.profiles.models import Model, OptimizerFactory, Value, kept_random_state, mapped, on_device, torch_dtype
 from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules.ops import Compute
 
 RankRecord: TypeAlias = tuple[list[tuple[int, int, int]], list[int], list[int]]
 """Times of the ops of a rank [ns], bytes after each and peak bytes inside each."""
@@ -203,7 +203,7 @@ class OwnLoop(ABC):
         last = self._spec.schedule.num_stages - 1
         return {
             rank: {
-                index: ForwardStage(stage.module, self._take_output if index == last else None)
+                index: _ForwardStage(stage.module, self._take_output if index == last else None)
                 for index, stage in stages.items()
             }
             for rank, stages in self.stages.items()
@@ -262,6 +262,29 @@ class OwnLoop(ABC):
     @abstractmethod
     def _device_of(self, rank: int) -> torch.device:
         """Return the device of a rank in this process."""
+
+
+@final
+class _ForwardStage(Stage):
+    """The layers of a stage, for lists that have only forwards.
+
+    Args:
+        module: The layers; one `Value` in, one out.
+        on_output: Called with micro-batch, output and target after each forward of the last stage; None on other
+            stages.
+    """
+
+    def __init__(self, module: nn.Module, on_output: Callable[[int, Value, Value | None], None] | None) -> None:
+        self._module = module
+        self._on_output = on_output
+
+    def compute(self, op: Compute, received: Value | None, target: Value | None) -> Value | None:
+        with torch.no_grad():
+            output: Value = self._module(received)
+        if self._on_output is None:
+            return output
+        self._on_output(op.microbatch, output, target)
+        return None
 
 
 def _on(device: torch.device, dtype: torch.dtype | None, tensor: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ class RankJob(ABC, Generic[_Result]):
         return self._model
 
     @abstractmethod
-    def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
+    def build(self, context: RankContext) -> tuple[Mapping[int, Stage], Batch]:
         """Return the stages of the rank, and their input data."""
 
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, BoundaryShape]:

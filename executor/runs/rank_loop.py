@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import cached_property
-from typing import cast, final
+from typing import final
 
 import torch
 import torch.distributed as dist
@@ -16,11 +15,12 @@ from torch import Tensor
 
 from pipesched.executor import LAUNCHER_S, ExecutionError, PeerLost, starting, waiting_for
 from pipesched.executor.core import Batch, HostClock, ModuleStage, Rank, Recorder, Stage, build_stages, copied_weights
-from pipesched.executor.launch import all_gather, field_digests, gather_texts, met
+from pipesched.executor.launch import field_digests, met
+from pipesched.executor.runs.equal_models import digest_of, require_equal_digests
 from pipesched.executor.runs.loss_mail import LossMail
 from pipesched.executor.runs.measuring_job import clock_offset_ns, recorded_tensors
 from pipesched.executor.runs.own_loop import FORWARD_TAG, LoopSpec, OwnLoop, RankRecord, evaluation_mode
-from pipesched.executor.transport import MESSAGE_TAG, BoundaryShape, find_shapes
+from pipesched.executor.transport import MESSAGE_TAG, BoundaryShape, all_gather, find_shapes, gather_texts
 from pipesched.profiles.models import Value, tensors_of, torch_dtype
 from pipesched.schedules import Schedule
 from pipesched.schedules.formats import to_json
@@ -43,11 +43,10 @@ class RankLoop(OwnLoop):
         self._context = context = self._stack.enter_context(met(spec.settings, lists, "env://", _digests(spec)))
         try:
             with starting(context.rank):
-                stages = build_stages(
+                self._stages = stages = build_stages(
                     lists, context.rank, spec.model, spec.bounds, spec.settings, context.device,
                     optimizer=spec.optimizer, keeps_dtype=spec.keeps_dtype, on_loss=self._take_loss,
                 )  # fmt: skip
-                self._stages = cast("dict[int, ModuleStage]", stages)
                 self._prepare()
             sample = self._placed(Batch([spec.sample], []), context.rank, context.device).inputs
             self._sample = sample[0] if sample else None
@@ -209,14 +208,11 @@ def _digests(spec: LoopSpec) -> dict[str, str]:
 
 def _require_equal(batch: Batch) -> None:
     """Require the same batch in every process, as its inputs and its targets are read in different ones."""
-    hashed = hashlib.sha256()
-    for value in (*batch.inputs, *batch.targets):
-        for tensor in tensors_of(value):
-            hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    first, *others = gather_texts(hashed.hexdigest())
-    for rank, other in enumerate(others, 1):
-        if other != first:
-            raise ExecutionError(
-                f"inputs: rank {rank} got another batch than rank 0, expected the same batches in every process; "
-                "try one seed for the generators of all DataLoaders"
-            )
+    digest = digest_of(tensor for value in (*batch.inputs, *batch.targets) for tensor in tensors_of(value))
+    require_equal_digests(
+        {"batch": digest},
+        lambda name, rank, first: (
+            f"inputs: rank {rank} got another {name} than rank {first}, expected the same batches in every process; "
+            "try one seed for the generators of all DataLoaders"
+        ),
+    )

@@ -14,13 +14,13 @@ from pipesched.executor.launch import (
     WatchedRun,
     connected,
     ranks_of_processes,
-    share,
 )
 from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.rank_training import RankTraining
 from pipesched.executor.runs.result_text import result_from_text, result_to_text
 from pipesched.executor.training import Trained
+from pipesched.executor.transport import share
 from pipesched.profiles.models import Model, kept_random_state
 from pipesched.schedules.common import LONGEST_S
 

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from pipesched.executor import writing
-from pipesched.executor.core import Batch, HostClock, Recorder, Stage, lists_of, make_clock, make_meter
-from pipesched.executor.launch import LeaveRequest, RankContext, RunSpec, all_gather, gather_texts, group_beside
+from pipesched.executor.core import Batch, HostClock, ModuleStage, Recorder, Stage, lists_of, make_clock, make_meter
+from pipesched.executor.launch import LeaveRequest, RankContext, RunSpec, group_beside
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.training_job import TrainingDriver, TrainingJob
 from pipesched.executor.runs.training_parts import TrainingPart, TrainingParts
 from pipesched.executor.runs.training_setup import TrainingSetup, training_of
 from pipesched.executor.training import BATCHES, AdvancePolicy, LossHistory, Trained
-from pipesched.executor.transport import BoundaryShape
+from pipesched.executor.transport import BoundaryShape, all_gather, gather_texts
 from pipesched.profiles.models import Model
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import Op, Step
@@ -51,20 +51,20 @@ class RankTraining(RankJob[Trained]):
         self._job = TrainingJob(self._parts, self._history, listener.on_scores, shares_scores=shares_scores)
         self._is_paused = False
 
-    def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
+    def build(self, context: RankContext) -> tuple[Mapping[int, Stage], Batch]:
         self._training = training_of(self.spec, self.model)
-        stages = self._training.stages(self.lists, context.rank, context.device, self._job.reader.listen)
+        self._stages = stages = self._training.stages(self.lists, context.rank, context.device, self._job.reader.listen)
         self._parts.load(context.rank, stages)
         return stages, self._training.batch(self.lists, context.device)
 
     def work(
         self,
         context: RankContext,
-        stages: Mapping[int, Stage],
+        stages: Mapping[int, Stage],  # noqa: ARG002 -- as built
         batch: Batch,  # noqa: ARG002 -- each part has its own
         shapes: Mapping[int, BoundaryShape],
     ) -> None:
-        driver = _RankDriver(self._training, self._parts, context, stages, shapes, self.listener)
+        driver = _RankDriver(self._training, self._parts, context, self._stages, shapes, self.listener)
         self._is_paused = self._job.run(driver, self.listener.is_asked)
 
     @property
@@ -91,7 +91,7 @@ class _RankDriver(TrainingDriver):
         training: TrainingSetup,
         parts: TrainingParts,
         context: RankContext,
-        stages: Mapping[int, Stage],
+        stages: Mapping[int, ModuleStage],
         shapes: Mapping[int, BoundaryShape],
         listener: RankListener,
     ) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pipesched.executor.core import LayerGenerators, Predictor, load_whole_state, make_batch, stage_ops, weight_file
-from pipesched.executor.launch import Measure, RunSpec
+from pipesched.executor.launch import RunSpec
 from pipesched.profiles.models import (
     Model,
     Value,
@@ -31,7 +31,6 @@ from pipesched.profiles.models import (
     torch_dtype,
 )
 from pipesched.schedules import Schedule
-from pipesched.schedules.formats import from_json
 from pipesched.schedules.ops import ENDS_MICROBATCH, Phase, Step
 
 _Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -162,10 +161,9 @@ def recurrence_losses(spec: RunSpec, model: Model | None = None) -> tuple[float,
         The losses; None if no forward follows a step, or if the lists split backwards, average pipelines, or let a
         micro-batch read weights that a later one has changed.
     """
-    assert isinstance(spec.job, Measure), "of this kind"
     assert spec.model is not None, "an emulated run has no losses"
-    schedule = from_json(spec.job.schedule, "the job's schedule")
-    model, size = model or resolve_model(spec.model), spec.job.microbatch_size
+    schedule = spec.measurement.lists
+    model, size = model or resolve_model(spec.model), spec.measurement.microbatch_size
     lists = [_StageReads.of(schedule, stage) for stage in range(schedule.num_stages)]
     reads = {(phase, version) for its in lists for (phase, _), (version, _) in its.reads.items()}
     is_split = any(phase in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT) for phase, _ in reads)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pipesched.executor import ITS_CHECKPOINT, waiting_for
-from pipesched.executor.core import Stage, count_from, follow
+from pipesched.executor.core import ModuleStage, follow
 from pipesched.executor.runs.training_parts import TrainingPart, TrainingParts
 from pipesched.executor.training import (
     BackgroundWriter,
@@ -43,7 +43,7 @@ class TrainingDriver(ABC):
         is_first: Whether this process makes checkpoints of the files of all.
     """
 
-    stages: Mapping[int, Mapping[int, Stage]]
+    stages: Mapping[int, Mapping[int, ModuleStage]]
     is_first = True
 
     @abstractmethod
@@ -126,7 +126,8 @@ class TrainingJob:
                         follow(stages, lists, rank)
                     driver.use(lists)
                 for stages in driver.stages.values():
-                    count_from(stages, part.first_microbatch)
+                    for stage in stages.values():
+                        stage.first_microbatch = part.first_microbatch
                 driver.run(part)
                 writer.check()
                 steps, asked = parts.steps_after(part), torch.tensor([int(parts.has_checkpoints and is_asked())])

@@ -13,7 +13,7 @@ from torch import nn
 
 from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.core import load_whole_state, weight_file
-from pipesched.executor.launch import DrainPage, RunSpec, Train
+from pipesched.executor.launch import DrainPage, RunSpec
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.result_text import result_file, result_from_text
 from pipesched.executor.runs.training_parts import TrainingPart, TrainingParts, going_on
@@ -98,8 +98,6 @@ class _Training(WatchedJob[Trained]):
     def __init__(
         self, spec: RunSpec, on_step: OnStep | None, is_asked: Callable[[], bool], export: Path | None
     ) -> None:
-        assert isinstance(spec.job, Train), "of this kind"
-        self._job = spec.job
         self._parts = TrainingParts(spec)
         super().__init__(spec, self._parts.lists)
         self.history = LossHistory(
@@ -151,7 +149,7 @@ class _Training(WatchedJob[Trained]):
 
     def result(self, folder: Path) -> Trained:
         self._read_tails()
-        if len(self.history.steps) < self._job.num_steps:
+        if len(self.history.steps) < self._parts.num_steps:
             return replace(self.history.end(), is_paused=True)
         training = training_of(self.spec)
         stages = _load(training, Path(self.spec.save or ""))

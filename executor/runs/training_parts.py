@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple, final
 
 from pipesched.executor import RATES_WITH_END, ExecutionError
-from pipesched.executor.core import Stage, lists_of
-from pipesched.executor.launch import CheckpointSettings, Gate, LeaveRequest, Reach, RunSpec, Train, ending_early
+from pipesched.executor.core import ModuleStage, lists_of
+from pipesched.executor.launch import CheckpointSettings, Gate, LeaveRequest, Reach, RunSpec, ending_early
 from pipesched.executor.training import (
     BATCHES,
     NO_OTHER,
@@ -99,19 +99,18 @@ class TrainingParts:
     """
 
     def __init__(self, spec: RunSpec) -> None:
-        assert isinstance(spec.job, Train), "its job trains"
-        self._spec, self._settings = spec, spec.job.checkpoints
-        self.run = run = spec.job.run
-        self.num_steps, self.lists = spec.job.num_steps, run.lists(spec.job.num_steps)
+        job = spec.training
+        self._spec, self._settings = spec, job.checkpoints
+        self.run = run = job.run
+        self.num_steps, self.lists = job.num_steps, run.lists(job.num_steps)
         self._start: Path | None = None
         self._index: CheckpointIndex | None = None
         self.scores = ScoreTable()
         self.gate: Gate | None = None
         self._is_dealt = False
         self.policy, self.phases = None, list[TrainingPart]()
-        if spec.job.advance is not None:
-            most = spec.job.schedule_spec.num_microbatches // run.pipelines - 1
-            self.policy = AdvancePolicy(most, spec.job.limit_bytes)
+        if job.advance is not None:
+            self.policy = AdvancePolicy(job.schedule_spec.num_microbatches // run.pipelines - 1, job.limit_bytes)
         if self._settings is not None:
             self._resume(self._settings)
         next(iter(self), None)  # lists that cannot be made are refused before anything is written
@@ -170,8 +169,7 @@ class TrainingParts:
             num_steps: Steps of the phase.
             advance: Distance by which its forwards run ahead.
         """
-        assert isinstance(self._spec.job, Train), "its job trains"
-        made = self._spec.job.schedule_spec
+        made = self._spec.training.schedule_spec
         run = replace(made, parameters={**made.parameters, "advance": advance}).run(num_steps)
         first = begun * self.run.microbatches_per_step
         return TrainingPart(run.lists(num_steps), first, begun, begun + num_steps)
@@ -241,7 +239,7 @@ class TrainingParts:
         if self._settings is not None:
             clear_after(Path(self._settings.folder), len(self.scores))
 
-    def load(self, rank: int, stages: Mapping[int, Stage]) -> None:
+    def load(self, rank: int, stages: Mapping[int, ModuleStage]) -> None:
         """Load the state of the checkpoint into the stages of `rank`.
 
         Raises:
@@ -299,7 +297,7 @@ class TrainingParts:
             return False
         return is_last or steps % self._settings.every == 0 or steps == self.num_steps
 
-    def copy(self, rank: int, stages: Mapping[int, Stage]) -> StageStates:
+    def copy(self, rank: int, stages: Mapping[int, ModuleStage]) -> StageStates:
         """Return copies of the state of `rank`.
 
         Raises:
@@ -343,8 +341,7 @@ class TrainingParts:
 
 def run_of(spec: RunSpec) -> RunIdentity:
     """Return all settings that affect a step of a training run."""
-    assert isinstance(spec.job, Train), "of this kind"
-    made = spec.job.schedule_spec
+    job, made = spec.training, spec.training.schedule_spec
     lists = None if made.lists is None else f"lists {hashlib.sha256(made.lists.encode()).hexdigest()[:12]}"
     values: dict[str, object] = {
         "model": spec.model and (costs_file_of(spec.model) or spec.model),
@@ -356,11 +353,10 @@ def run_of(spec: RunSpec) -> RunIdentity:
         "recompute": made.recompute,
         "width": made.width,
         "partition": ",".join(str(last - first) for first, last in spec.bounds),
-        "batch_size": spec.job.batch_size,
+        "batch_size": job.batch_size,
     }
     names = ("optimizer", "lr", "seed", "dtype", "prediction", "compression", "averaging")
     values |= {name: getattr(spec, name) for name in names}
-    job = spec.job
     optimizer = {"clip_grad_norm": spec.clip_grad_norm, "weight_decay": job.weight_decay}
     optimizer |= {"is_nesterov": job.is_nesterov or None}
     values["optimizer"] = _with_given(spec.optimizer, optimizer)
@@ -386,12 +382,11 @@ def going_on(spec: RunSpec) -> tuple[RunSpec, int]:
     Raises:
         ExecutionError: All checkpoints are damaged.
     """
-    assert isinstance(spec.job, Train), "its job trains"
-    settings = spec.job.checkpoints
+    settings = spec.training.checkpoints
     assert settings is not None, "with checkpoints"
     start = settings.start
     if has_checkpoints(Path(settings.folder)):
         start = str(newest_good(Path(settings.folder)))
     steps = 0 if start is None else read_index(Path(start)).steps
-    job = replace(spec.job, checkpoints=replace(settings, start=start))
+    job = replace(spec.training, checkpoints=replace(settings, start=start))
     return replace(spec, inject=(), job=job), steps

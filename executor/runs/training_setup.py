@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from pipesched.executor.core import Batch, LearningRun, OnLoss, Stage, build_stages, check_fits, require_samples
-from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.core import Batch, LearningRun, ModuleStage, OnLoss, build_stages, check_fits, require_samples
+from pipesched.executor.launch import RunSpec
 from pipesched.executor.runs.local_runner import synchronize
 from pipesched.executor.training import Scores, make_feeds, score_model
 from pipesched.profiles.models import (
@@ -48,8 +48,7 @@ class TrainingSetup:
     @property
     def batch_size(self) -> int:
         """Samples of a step, all pipelines together."""
-        assert isinstance(self.spec.job, Train), "as the class says"
-        return self.spec.job.batch_size * self.run.pipelines
+        return self.spec.training.batch_size * self.run.pipelines
 
     def stages(
         self,
@@ -57,8 +56,7 @@ class TrainingSetup:
         rank: int,
         device: torch.device,
         on_loss: OnLoss,
-        on_step: Callable[[int, int], None] | None = None,
-    ) -> dict[int, Stage]:
+    ) -> dict[int, ModuleStage]:
         """Return the stages of a rank.
 
         Args:
@@ -66,19 +64,15 @@ class TrainingSetup:
             rank: The rank.
             device: Device of the stages.
             on_loss: Called with micro-batch, output, target and loss after each forward of the last stage.
-            on_step: Called with stage and version after each Step.
 
         Raises:
             ExecutionError: The model is cut into another number of stages than the lists have.
             ProfileError: A layer cannot be built.
         """
-        spec = self.spec
-        assert isinstance(spec.job, Train), "as the class says"
+        spec, job = self.spec, self.spec.training
         check_fits(lists, len(spec.bounds), f"the partition of {self.model.name}")
-        learning = LearningRun(spec.job, spec.job.num_steps, self.run.microbatches_per_step // self.run.pipelines)
-        return build_stages(
-            lists, rank, self.model, spec.bounds, spec, device, learning=learning, on_loss=on_loss, on_step=on_step
-        )
+        learning = LearningRun(job, job.num_steps, self.run.microbatches_per_step // self.run.pipelines)
+        return build_stages(lists, rank, self.model, spec.bounds, spec, device, learning=learning, on_loss=on_loss)
 
     def batch(self, lists: Schedule, device: torch.device, first: int = 0) -> Batch:
         """Return the samples of `lists`, from micro-batch `first` of the run; they are drawn when they are read.
@@ -142,5 +136,4 @@ def training_of(spec: RunSpec, model: Model | None = None) -> TrainingSetup:
         ScheduleError: The specification makes no lists of that number of steps.
         ProfileError: There is no such model.
     """
-    assert isinstance(spec.job, Train), "of this kind"
-    return TrainingSetup(spec, spec.job.run, model or resolve_model(spec.model or ""))
+    return TrainingSetup(spec, spec.training.run, model or resolve_model(spec.model or ""))

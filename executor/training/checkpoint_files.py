@@ -39,7 +39,7 @@ StageStates: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 """The states of stages: the tensors of each file, by its name."""
 
 
-def copy_states(rank: int, stages: Mapping[int, Stage], bounds: Sequence[tuple[int, int]]) -> StageStates:
+def copy_states(rank: int, stages: Mapping[int, ModuleStage], bounds: Sequence[tuple[int, int]]) -> StageStates:
     """Return copies of the states of the stages of `rank`.
 
     Args:
@@ -48,11 +48,7 @@ def copy_states(rank: int, stages: Mapping[int, Stage], bounds: Sequence[tuple[i
     Raises:
         ExecutionError: A stage is in the middle of a computation.
     """
-    states = {}
-    for number, stage in stages.items():
-        assert isinstance(stage, ModuleStage), "what trains has weights"
-        states[_stage_file(rank, number)] = stage_state(stage, bounds[number][0])
-    return states
+    return {_stage_file(rank, number): stage_state(stage, bounds[number][0]) for number, stage in stages.items()}
 
 
 def write_states(checkpoint: Path, states: StageStates) -> dict[str, FileDigest]:
@@ -68,7 +64,7 @@ def load_stages(
     checkpoint: Path,
     index: CheckpointIndex,
     rank: int,
-    stages: Mapping[int, Stage],
+    stages: Mapping[int, ModuleStage],
     bounds: Sequence[tuple[int, int]],
     *,
     is_dealt: bool = False,
@@ -86,7 +82,6 @@ def load_stages(
         ExecutionError: A file is damaged, or its tensors do not fit the stage; names the first tensor that differs.
     """
     for number, stage in stages.items():
-        assert isinstance(stage, ModuleStage), "what trains has weights"
         names = _files_with(checkpoint, index, range(*bounds[number])) if is_dealt else [_stage_file(rank, number)]
         files = {file: _loaded(checkpoint, index, file) for file in names}
         tensors = {name: tensor for held in files.values() for name, tensor in held.items()}

@@ -5,6 +5,9 @@ from .boundary_shapes import emulated_shapes as emulated_shapes
 from .boundary_shapes import find_shapes as find_shapes
 from .channel_ends import MESSAGE_TAG as MESSAGE_TAG
 from .channel_ends import RankChannels as RankChannels
+from .exchange import all_gather as all_gather
+from .exchange import gather_texts as gather_texts
+from .exchange import share as share
 from .groups import Groups as Groups
 from .in_process import LocalTransport as LocalTransport
 from .in_process import Mailroom as Mailroom

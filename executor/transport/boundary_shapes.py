@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from typing import TypeAlias
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipesched.executor import ExecutionError, waiting_for
+from pipesched.executor import ExecutionError
 from pipesched.executor.core import ModuleStage, Stage
+from pipesched.executor.transport.exchange import share
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.models import Value, gets_gradient, is_value, tensors_of, torch_dtype
@@ -25,7 +26,6 @@ from pipesched.schedules.ops import Message, Payload
 
 _INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _DTYPES = (*map(torch_dtype, DTYPES), *_INTEGERS)
-_ABSENT = -1
 _ALIGNED = 16
 """Alignment of each tensor in a message of several [bytes]; also the fewest bytes of such a message."""
 
@@ -208,26 +208,15 @@ def find_shapes(
     shapes: dict[int, BoundaryShape] = {}
     for index in range(schedule.num_stages - 1):
         owner = next(r for r in range(schedule.num_ranks) if index in schedule.stages_on(r))
-        numbers = None
+        text = ""
         if owner == rank:
             stage = stages[index]
             assert isinstance(stage, ModuleStage)
             x = sample if index == 0 else _zeros(shapes[index - 1], _device_of(stage.module))
             assert x is not None, "who holds stage 0 has a sample"
-            numbers = _numbers(_shape_of(index, _try(index, stage, x)))
-        whom = "the other ranks to read the" if owner == rank else f"rank {owner} to send the"
-        with waiting_for(f"{whom} shape of the output of stage {index}", owner):
-            shapes[index] = _shape(_broadcast(numbers, owner))
+            text = _to_json(_shape_of(index, _try(index, stage, x)))
+        shapes[index] = _from_json(share(text, owner, f"the shape of the output of stage {index}"))
     return shapes
-
-
-def _broadcast(numbers: list[int] | None, owner: int) -> Iterator[int]:
-    """Return the numbers of `owner`; all ranks call this together, the others with None."""
-    count = torch.tensor([len(numbers or ())])
-    dist.broadcast(count, owner)
-    message = torch.tensor(numbers) if numbers is not None else torch.zeros(int(count), dtype=torch.int64)
-    dist.broadcast(message, owner)
-    return iter(message.tolist())
 
 
 def _device_of(module: nn.Module) -> torch.device:
@@ -277,32 +266,19 @@ def _tensor_shape(tensor: Tensor, requires_grad: bool) -> TensorShape:
     return TensorShape(tuple(tensor.shape), tensor.dtype, strides, requires_grad)
 
 
-def _numbers(shape: BoundaryShape) -> list[int]:
-    """Return a shape as numbers, for a message to the other ranks."""
+def _to_json(shape: BoundaryShape) -> str:
     parts = shape.parts if isinstance(shape, TupleShape) else (shape,)
-    numbers = [int(isinstance(shape, TupleShape))]
-    for part in parts:
-        if part is None:
-            numbers.append(_ABSENT)
-        else:
-            strides = part.strides or ()
-            numbers += [_DTYPES.index(part.dtype), part.requires_grad, len(part.size), len(strides)]
-            numbers += [*part.size, *strides]
-    return numbers
+    fields = [
+        part and (part.size, str(part.dtype)[len("torch.") :], part.strides, part.requires_grad) for part in parts
+    ]
+    return json.dumps({"is_tuple": isinstance(shape, TupleShape), "parts": fields})
 
 
-def _shape(numbers: Iterator[int]) -> BoundaryShape:
-    """Return the shape of `_numbers`."""
-    is_tuple = next(numbers)
-    parts: list[TensorShape | None] = []
-    for code in numbers:
-        if code == _ABSENT:
-            parts.append(None)
-            continue
-        requires_grad, dimensions, num_strides = islice(numbers, 3)
-        size, strides = tuple(islice(numbers, dimensions)), tuple(islice(numbers, num_strides))
-        parts.append(TensorShape(size, _DTYPES[code], strides or None, bool(requires_grad)))
-    if is_tuple:
-        return TupleShape(tuple(parts))
-    assert parts[0] is not None, "a tensor alone is there"
-    return parts[0]
+def _from_json(text: str) -> BoundaryShape:
+    fields = json.loads(text)
+    parts = [part and _from_fields(*part) for part in fields["parts"]]
+    return TupleShape(tuple(parts)) if fields["is_tuple"] else parts[0]
+
+
+def _from_fields(size: list[int], dtype: str, strides: list[int] | None, requires_grad: bool) -> TensorShape:
+    return TensorShape(tuple(size), torch_dtype(dtype), None if strides is None else tuple(strides), requires_grad)

@@ -50,15 +50,6 @@ class SmallStage(Stage):
         self.gradient += gradient * self._inputs.pop(op.microbatch)
         return gradient * self.weight
 
-    def terms(self, op):
-        return ()
-
     def step(self):
         self.weight -= 0.1 * self.gradient
         self.gradient.zero_()
-
-    def average(self):
-        raise NotImplementedError
-
-    def settle(self):
-        pass

@@ -31,19 +31,15 @@ class GeneratedRun(InProcess):
         self.model = plain(max(3, schedule.num_stages))
         self.losses, self.versions = {}, []
         bounds = even_bounds(len(self.model.layers), schedule.num_stages)
-        self.ranks = local_ranks(
-            schedule,
-            lambda rank: build_stages(
-                schedule,
-                rank,
-                self.model,
-                bounds,
-                RunSettings(optimizer="momentum", lr=0.02, dtype="float64", prediction=prediction),
-                CPU,
-                on_loss=on_loss or self.hear,
-                on_step=lambda *step: self.versions.append(step),
-            ),
-        )
+        settings = RunSettings(optimizer="momentum", lr=0.02, dtype="float64", prediction=prediction)
+
+        def build(rank):
+            stages = build_stages(schedule, rank, self.model, bounds, settings, CPU, on_loss=on_loss or self.hear)
+            for index, stage in stages.items():
+                stage.on_step = lambda version, index=index: self.versions.append((index, version))
+            return stages
+
+        self.ranks = local_ranks(schedule, build)
 
     def hear(self, microbatch, output, target, loss):
         assert output.shape == target.shape == (2, WIDTH)

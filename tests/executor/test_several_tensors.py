@@ -107,7 +107,7 @@ def test_not_a_number_is_found_in_any_tensor_and_its_place_is_named():
 
     model = tuple_models.of("spoiling", [Spoiling, tuple_models.Sum])
     run = Local(build("gpipe", 2, 2), model)
-    run.ranks = [replace(rank, probe=check_finite) for rank in run.ranks]
+    run.ranks = [replace(rank, probes=[check_finite]) for rank in run.ranks]
     with pytest.raises(RankFailed) as raised:
         run.run()
     assert str(raised.value).startswith(

@@ -49,7 +49,7 @@ from pipesched.workflows.training.training_forecast import TrainingForecast, cos
 from pipesched.workflows.training.training_result import TrainingResult
 
 if TYPE_CHECKING:
-    from pipesched.executor.launch import CheckpointSettings, RunSpec, Train
+    from pipesched.executor.launch import CheckpointSettings, RunSpec
     from pipesched.executor.training import Trained
 
 TrainableSchedule: TypeAlias = ScheduleSpec | Plan | Schedule | ScheduleSource | str | Path
@@ -126,24 +126,17 @@ class Training:
     @property
     def checkpoints(self) -> CheckpointSettings | None:
         """The checkpoints of the run, or None without any."""
-        return self._job.checkpoints
+        return self.spec.training.checkpoints
 
     @property
     def samples_per_step(self) -> int:
         """Samples of a step, of all pipelines together."""
-        return self.run.pipelines * self._job.batch_size
+        return self.run.pipelines * self.spec.training.batch_size
 
     @property
     def microbatch_size(self) -> int:
         """Samples of a micro-batch."""
-        return self.run.microbatch_size(self._job.batch_size)
-
-    @property
-    def _job(self) -> Train:
-        from pipesched.executor.launch import Train
-
-        assert isinstance(self.spec.job, Train), "its job trains"
-        return self.spec.job
+        return self.run.microbatch_size(self.spec.training.batch_size)
 
     def train(self, on_step: OnStep | None = None, on_restart: _OnRestart = _unheard) -> TrainingResult:
         """Train: as this process' rank under torchrun, with processes of our own, or with all ranks in this process.

@@ -12,7 +12,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import GradientMean, HostClock, LayerGenerators, ModuleStage, Recorder, Weights, make_meter
+from pipesched.executor.core import (
+    GradientMean,
+    HostClock,
+    LayerGenerators,
+    ModuleStage,
+    Recorder,
+    StageLists,
+    Weights,
+    make_meter,
+)
 from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules import make_schedule
@@ -39,13 +48,15 @@ def made(*layers, first=False, recomputed=(), ops=None, loss=None, optimizer=Fal
     module = nn.Sequential(*(build() for build in layers)).double()
     return ModuleStage(
         module,
-        Weights(module, None if ops is None else lambda: uses(ops, in_order=False)),
+        StageLists(
+            Weights(module, None if ops is None else lambda: uses(ops, in_order=False)),
+            GradientMean({0: 0.5, 1: 0.5}),
+            frozenset(recomputed),
+        ),
         torch.optim.SGD(module.parameters(), 1.0) if optimizer else None,
         loss,
-        GradientMean({0: 0.5, 1: 0.5}),
         needs_input_gradient=not first,
         draws=LayerGenerators(module, 0, 0, CPU, is_repeated=bool(recomputed)),
-        recomputed=frozenset(recomputed),
     )
 
 

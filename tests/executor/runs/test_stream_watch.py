@@ -40,7 +40,7 @@ def watched_run(gpu, timeout_s, seconds, probe=None, **settings):
     ranks = local_ranks(run.schedule, built.__getitem__, streams=streams)
     watch = StreamWatch(streams, timeout_s, leave=gpu.leave, **settings)
     with watch.watching():
-        followed = [replace(rank, probe=probe or gpu.probe(seconds)) for rank in ranks]
+        followed = [replace(rank, probes=[probe or gpu.probe(seconds)]) for rank in ranks]
         watch.run(followed, dict.fromkeys(range(2), run.batch))
     return watch
 

@@ -108,9 +108,6 @@ class RecordedStage(Stage):
     def __init__(self, double, device):
         self._double, self._device = double, device
 
-    def begin(self):
-        pass
-
     def compute(self, op, received, target):
         self._double.calls.append(Call("compute", None, self._double.op, arguments=(op,)))
         return torch.zeros(SIZE, device=self._device) if gives(op) is not None else None
@@ -121,15 +118,6 @@ class RecordedStage(Stage):
 
     def step(self):
         self._double.calls.append(Call("step", None, self._double.op))
-
-    def average(self):
-        pass
-
-    def is_ready(self, op):
-        return True
-
-    def settle(self):
-        pass
 
 
 def context_of(rank, backend, device):
