@@ -1,9 +1,13 @@
-"""WPipe's rows: the search for the fastest setting beside closed forms and an exhaustive search; Table 1."""
+"""WPipe's rows: models from their shapes, the search beside an exhaustive one, placements, Table 1."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from pipesched.profiles.clusters import of_nodes
+from pipesched.profiles.io import load_machine
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -82,3 +86,62 @@ def test_a_figure_agrees(rows, name):
     rows("search")
     figures = {figure.name: figure for figure in importlib.import_module("paper_rows.wpipe").PAPER.figures}
     assert figures[name].repeat().verdict == "agrees"
+
+
+def test_resnext_50_has_the_parameters_and_flops_that_torchvision_names(rows):
+    """25,028,904 parameters and 4.23 billion multiplications: documentation of ResNeXt50_32X4D_Weights."""
+    layers = rows("resnext").resnext((3, 4, 6, 3))
+    assert len(layers) == 1 + 16 + 1
+    assert sum(layer.parameters for layer in layers) == 25_028_904
+    flops = sum(kernel.flops for layer in layers for kernel in layer.kernels)
+    assert flops / 2e9 == pytest.approx(4.23, abs=0.005)
+    outputs = [layer.outputs for layer in layers[::4]]
+    assert outputs == [64 * 56**2, 512 * 28**2, 1024 * 14**2, 1024 * 14**2, 2048 * 7**2]
+
+
+@pytest.mark.parametrize(("layers", "billions"), [(192, 1.4), (768, 5.5)])
+def test_the_large_berts_have_as_many_parameters_as_the_paper_says(rows, layers, billions):
+    weight_bytes = sum(layer.weight_bytes for layer in rows("models").bert(layers).layers)
+    assert weight_bytes / 4e9 == pytest.approx(billions, abs=0.05)
+
+
+def test_one_image_is_bound_by_launches_and_many_are_not(rows):
+    """Stage 3: 10 kernels of 60 us on the host; 0.44 GFLOP of an image at 80 % of 15.7 TFLOP/s at least."""
+    profile = rows("resnext").resnext_profile
+    single, many = (profile((1, 1, 2, 1), size, 1.0, 1e9).cost_of_layers(4, 5, size) for size in (1, 256))
+    assert single.forward_s == pytest.approx(10 * 60e-6)
+    assert 256 * 0.44e9 / (0.8 * 15.7e12) < many.forward_s < 256 * single.forward_s / 2
+    assert single.backward_s == 2 * single.forward_s
+
+
+def test_resnext500_makes_the_papers_throughput_inside_the_nodes(rows):
+    messages = rows("messages")
+    assert messages.resnext500().throughput(messages.A, 4) == pytest.approx(607.8, rel=1e-3)
+
+
+@pytest.fixture
+def half(rows):
+    """Return Table 3 in half: ResNeXt500 with a batch of 1,664 on four nodes."""
+    return replace(rows("messages").resnext500(), batch=1664, cluster=of_nodes(load_machine("wpipe-v100"), 4))
+
+
+def test_pipelines_inside_the_nodes_beat_gradients_inside_for_large_activations(rows, half):
+    """Table 3: 607.8 against 497.3 samples/s on twice as many; compressed messages bring it back."""
+    pipelines = rows("messages").Layout(4, 8, 4)
+    gradients = replace(pipelines, placement="data")
+    inside, across = half.throughput(pipelines), half.throughput(gradients)
+    assert inside > 1.1 * across
+    assert replace(half, compressed=True).throughput(gradients) > 1.05 * across
+
+
+def test_without_transfers_a_period_takes_the_work_of_the_slowest_device(rows, half):
+    """One node, one pipeline, no bytes: R and the rest of WPipe leave no bubble."""
+    case = replace(half, cluster=load_machine("wpipe-v100"), batch=64)
+    layout = rows("messages").Layout(4, 1, 8)
+    costs = case.costs(layout)
+    silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
+    work_s = max(
+        sum(8 * (2 * cost.forward_s + cost.backward_s) + cost.step_s for cost in silent.stages[rank::4])
+        for rank in range(4)
+    )
+    assert case.throughput(layout) == pytest.approx(64 / work_s, rel=0.01)

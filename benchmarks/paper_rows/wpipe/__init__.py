@@ -5,6 +5,7 @@ from __future__ import annotations
 from paper_rows.figure import Figure, Paper, drawing, not_run
 from paper_rows.wpipe.memory import repeat_largest_batches, repeat_memory
 from paper_rows.wpipe.messages import repeat_compressed, repeat_compression, repeat_depths, repeat_placements
+from paper_rows.wpipe.models import RESNEXT_SLOWNESS
 from paper_rows.wpipe.schedules import (
     repeat_grouping,
     repeat_overlap,
@@ -19,11 +20,12 @@ PAPER = Paper(
     "wpipe",
     "WPipe: group-based interleaved pipeline parallelism, ICLR 2022",
     "Env-1 is a node of eight V100 of 16 GB, Env-2 eight of them (25 Gb/s Ethernet, NVLink of 300 GB/s as printed). "
-    "BERT has width 768 and 128 tokens; its seconds and bytes are estimates of `profiles/inside_stage`, in which small "
-    "micro-batches lose efficiency and are bound by launches. ResNeXt has 32 groups of width 4; its seconds are FLOPs "
-    "at one share of the peak, calibrated on the paper's 607.8 samples/s. The paper states neither number type nor "
-    "optimizer of its throughput: ranges are over float32 with momentum or Adam, and float16 with Adam. Searches try "
-    "every d : w, power of two of M, recomputation and placement of a batch, as in its Equation 3, within 16 GB.",
+    "BERT has width 768 and 128 tokens, ResNeXt has 32 groups of width 4. Their seconds are estimates of "
+    "`profiles/inside_stage`, in which small micro-batches lose efficiency and are bound by launches; ResNeXt's are "
+    f"{RESNEXT_SLOWNESS:.2f} times the estimate, which makes the paper's 607.8 samples/s of Table 3. The paper states "
+    "neither number type nor optimizer of its throughput: ranges are over float32 with momentum or Adam, and float16 "
+    "with Adam. Searches try every d : w, power of two of M, recomputation and placement of a batch, as in its "
+    "Equation 3, within 16 GB.",
     (
         drawing("Fig. 1", "Inter-layer model parallelism and a naive pipeline", "`pipesched gantt naive -p 2`."),
         Figure("Fig. 2", "GPipe and PipeDream-flush idle at flushes, PipeDream and 2BW never", repeat_timelines),

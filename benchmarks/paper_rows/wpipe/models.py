@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from wpipe import MEMORY_BYTES_PER_S, PEAK_FLOPS_PER_S, computed_profile, resnext
-
+from paper_rows.wpipe.resnext import resnext_profile
 from pipesched.profiles import OptimizerName
 from pipesched.profiles.costs import LayerSharding, MatmulPrecision, Profile
 from pipesched.profiles.inside_stage import Fabric, ModelShape, estimated_profile
@@ -21,9 +20,10 @@ RESNEXT_BLOCKS = {
     "ResNeXt800": (3, 24, 236, 3),
 }
 """Blocks of the stages; the paper gives their sum alone."""
-RESNEXT_SHARE = 0.1854
-"""Share of the peak at which ResNeXt500 makes the paper's 607.8 samples/s (benchmarks/results/wpipe.md)."""
-
+RESNEXT_SLOWNESS = 1.2625
+"""Seconds over the estimate with which ResNeXt500 makes the paper's 607.8 samples/s in placement A."""
+MEMORY_BYTES_PER_S = 900e9
+"""Bandwidth of a V100, by its data sheet."""
 _SIZES = tuple(1 << power for power in range(11))
 
 
@@ -58,5 +58,5 @@ def bert(layers: int, precision: MatmulPrecision = "float32", optimizer: Optimiz
 
 @cache
 def convolutions(blocks: Sequence[int], size: int) -> Profile:
-    """Return the profile of a ResNeXt of groups 32 x 4 for micro-batches of `size`: FLOPs at one share of the peak."""
-    return computed_profile("ResNeXt", resnext(blocks), size, RESNEXT_SHARE * PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S)
+    """Return the profile of a ResNeXt of groups 32 x 4 for micro-batches of `size`."""
+    return resnext_profile(blocks, size, RESNEXT_SLOWNESS, MEMORY_BYTES_PER_S)

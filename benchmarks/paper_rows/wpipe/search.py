@@ -41,6 +41,8 @@ class Choice:
         microbatches: Micro-batches of a Step, M.
         recomputes: Whether activations are recomputed.
         spans_nodes: Whether the copies of a stage share a node, so that the pipeline crosses nodes (placement B).
+        keeps_period: Whether worker k of 2BW holds M - k micro-batches, as the paper's Table 1 counts them. By
+            2BW's own order it holds d - k.
     """
 
     scheme: str
@@ -50,6 +52,7 @@ class Choice:
     microbatches: int
     recomputes: bool
     spans_nodes: bool
+    keeps_period: bool = False
 
     def __str__(self) -> str:
         placement = "B" if self.spans_nodes else "A"
@@ -159,19 +162,32 @@ class Pipeline:
     def simulated(self) -> tuple[float, int]:
         """Return the seconds of a Step in steady state, and the peak memory of the fullest GPU."""
         if self.choice.scheme == "gpipe":
-            estimate = self._estimate(1)
+            estimate = self._estimate(self._lists(1))
             return estimate.seconds, max(estimate.peak_bytes.values())
         count = _PERIODS if self.choice.scheme != "pipedream" else 2 * self.choice.depth
-        short, long = self._estimate(count), self._estimate(2 * count)
+        short, long = (self._estimate(self._lists(steps)) for steps in (count, 2 * count))
         pace_s = max(self.least_s, (long.seconds - short.seconds) / count)
-        return pace_s, max(long.peak_bytes.values())
+        more = self._more_in_flight()
+        return pace_s, max(held + more.get(rank, 0) for rank, held in long.peak_bytes.items())
 
     def peaks(self) -> tuple[int, ...]:
         """Return the peak memory of each GPU [bytes]."""
-        return tuple(self._estimate(1 if self.choice.scheme == "gpipe" else _PERIODS).peak_bytes.values())
+        lists = self._lists(1 if self.choice.scheme == "gpipe" else _PERIODS)
+        return tuple(self._estimate(lists).peak_bytes.values())
 
-    def _estimate(self, steps: int) -> Estimate:
-        estimate = predict_scenario(Scenario(self._lists(steps), self.costs, self._cluster()))
+    def _more_in_flight(self) -> dict[int, int]:
+        """Return the bytes of M - d further micro-batches on each GPU but the last, by 1F1B with this advance."""
+        depth, microbatches = self.choice.depth, self.choice.microbatches
+        if not self.choice.keeps_period or microbatches == depth:
+            return {}
+        ahead, plain = (
+            self._estimate(self._recomputed(build("1f1b_afp", depth, microbatches, advance=advance))).peak_bytes
+            for advance in (microbatches - depth, 0)
+        )
+        return {rank: held - plain[rank] for rank, held in ahead.items()}
+
+    def _estimate(self, lists: Schedule) -> Estimate:
+        estimate = predict_scenario(Scenario(lists, self.costs, self._cluster()))
         assert isinstance(estimate, Estimate), "plain costs and lists are predicted exactly"
         return estimate
 
@@ -179,8 +195,10 @@ class Pipeline:
         choice = self.choice
         takes_period = choice.scheme in ("wpipe", "pipedream_2bw")
         parameters = {"accumulate": choice.microbatches} if takes_period else {}
-        lists = build(choice.scheme, choice.depth, steps * choice.microbatches, **parameters)
-        return recompute(lists) if choice.recomputes else lists
+        return self._recomputed(build(choice.scheme, choice.depth, steps * choice.microbatches, **parameters))
+
+    def _recomputed(self, lists: Schedule) -> Schedule:
+        return recompute(lists) if self.choice.recomputes else lists
 
     def _cluster(self) -> Cluster:
         choice = self.choice
