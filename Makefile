@@ -55,7 +55,7 @@ faults: install
 	mkdir -p build
 	$(BIN)/python benchmarks/faults.py --share $(FAULTS) --out build/faults.md
 
-# the tables and figures of the five papers, repeated, in a quarter of an hour
+# the tables and figures of the five papers, repeated, in less than half an hour
 papers: install
 	$(BIN)/python benchmarks/papers.py --out benchmarks/results/papers.md
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
-import torch
 from report import spread
 
 import pipesched
@@ -64,7 +63,6 @@ _BATCH = 32
 
 def learn(training: Training) -> Learnt:
     """Train, and return the scores."""
-    torch.set_num_threads(1)
     bounds = [0, *training.cuts, len(layer_sizes(training.model))]
     if not training.cuts:
         spec = ScheduleSpec(name="naive")
