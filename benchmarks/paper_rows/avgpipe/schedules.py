@@ -80,27 +80,34 @@ def raised_advance(judge: Callable[[int], float], most: int) -> list[float]:
 
 
 def repeat_algorithm() -> Outcome:
-    """Run Algorithm 1 on Fig. 7's example and on BERT, one pipeline, over the bandwidth."""
-    example = raised_advance(lambda a: _example(pipesched.build("1f1b_afp", 2, 8, advance=a)).makespan_s, 6)
-    lines = ["| | advance found | time | of 1F1B's | AFAB's of 1F1B's |", "|---|---:|---:|---:|---:|"]
-    afab_s = _example(pipesched.build("gpipe", 2, 8)).makespan_s
-    rows, excesses = {"Fig. 7": (example, afab_s)}, []
+    """Run Algorithm 1 on Fig. 7's example and on BERT, one pipeline, over the bandwidth; and try every advance."""
+    lines = ["| | advance found | time | of 1F1B's | fastest of all advances | of 1F1B's | AFAB's of 1F1B's |",
+             "|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    judges: dict[str, tuple[Callable[[int], float], int, float]] = {
+        "Fig. 7": (
+            lambda advance: _example(pipesched.build("1f1b_afp", 2, 8, advance=advance)).makespan_s,
+            6,
+            _example(pipesched.build("gpipe", 2, 8)).makespan_s,
+        )
+    }
     for name, workload in _over_bandwidth(bert()):
-        seconds = raised_advance(partial(_batch_s, workload, 16), 14)
-        rows[f"BERT, M = 16, {name}"] = seconds, afab(workload, 16, 1).s_per_sample * workload.batch
-    for name, (seconds, afab_s) in rows.items():
-        best_s = min(seconds)
-        excesses.append(best_s / afab_s)
+        afab_s = afab(workload, 16, 1).s_per_sample * workload.batch
+        judges[f"BERT, M = 16, {name}"] = partial(_batch_s, workload, 16), 14, afab_s
+    ends, best = [], []
+    for name, (judge, most, afab_s) in judges.items():
+        tried, every = raised_advance(judge, most), [judge(advance) for advance in range(most + 1)]
+        ends.append(min(tried) / afab_s)
+        best.append(min(every) / afab_s)
         lines.append(
-            f"| {name} | {seconds.index(best_s)} | {best_s:.3g} s | {best_s / seconds[0]:.3f} "
-            f"| {afab_s / seconds[0]:.3f} |"
+            f"| {name} | {tried.index(min(tried))} | {min(tried):.3g} s | {min(tried) / tried[0]:.3f} "
+            f"| {every.index(min(every))} | {min(every) / tried[0]:.3f} | {afab_s / tried[0]:.3f} |"
         )
     return Outcome(
         "found while training, close to AFAB's time",
-        f"{min(excesses):.3f} to {max(excesses):.3f} of AFAB's time",
-        verdict_of([max(excesses)], [1.0], 0.05),
+        f"{min(ends):.3f} to {max(ends):.3f} of AFAB's time; the best advance {min(best):.3f} to {max(best):.3f}",
+        verdict_of([max(ends)], [1.0], 0.05),
         "It raises the advance by one after each batch and stops at the first that is less than 0.1 % faster, so it "
-        "stops early where one more forward gains nothing alone and several gain something.",
+        "stops early where one more forward gains nothing alone and several gain something. Within 5 %.",
         lines,
     )
 
