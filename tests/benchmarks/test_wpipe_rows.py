@@ -67,6 +67,16 @@ def test_sums_cross_the_network_where_pipelines_stay_in_a_node(rows, bert):
         assert own.step_s - plain.step_s == pytest.approx(2 * 7 / 8 * own.weight_bytes * seconds, rel=1e-9)
 
 
+@pytest.mark.parametrize(("microbatches", "further"), [(4, 0), (6, 2), (8, 4)])
+def test_the_papers_count_of_2bw_keeps_the_activations_of_further_micro_batches(rows, bert, microbatches, further):
+    """The first of d GPUs holds M micro-batches instead of d."""
+    search = rows("search")
+    choice = search.Choice("pipedream_2bw", 4, 1, 2, microbatches, False, False)
+    plain, kept = (search.Pipeline(replace(choice, keeps_period=keeps), bert) for keeps in (False, True))
+    more = kept.simulated()[1] - plain.simulated()[1]
+    assert more == pytest.approx(further * plain.costs.stages[0].saved_bytes, rel=0.01)
+
+
 @pytest.mark.parametrize("n", [2, 4])
 @pytest.mark.parametrize("scheme", ["gpipe", "pipedream", "pipedream_2bw", "wpipe"])
 def test_table_1_holds_for_as_many_micro_batches_as_workers(rows, scheme, n):
