@@ -14,7 +14,7 @@ from pipesched.profiles import ProfileError
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import OneLineError, error_text, is_out_of_memory, shortened, users_lines
 from pipesched.schedules.formats import MORE_FILES
-from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Send, StageOp
 
 _LONGEST = 1000
 """Longest text of an exception of a user's layer in a message, in characters."""
@@ -46,7 +46,7 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
             microbatch = f" (micro-batch {op.microbatch})"
         case Send() | Recv():
             microbatch = f" (micro-batch {op.message.microbatch})"
-        case Overlap() | Reduce() | Step() | Average() | Unshard() | Reshard():
+        case Overlap() | StageOp():
             microbatch = ""
         case _:
             assert_never(op)

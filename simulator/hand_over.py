@@ -16,7 +16,7 @@ from typing import NamedTuple, assert_never
 
 from pipesched.profiles.clusters import Cluster, Hop
 from pipesched.profiles.costs import StageCosts, WorkPiece
-from pipesched.schedules.ops import Average, Compute, Message, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.ops import Compute, Message, Op, Overlap, Recv, Send, StageOp, Step
 
 
 class HandOverPart(StrEnum):
@@ -85,7 +85,7 @@ def after_op(rank: int, op: Op, rank_to_device: Sequence[int]) -> HandOverWork |
             stage = op.stage
         case Overlap():
             stage = op.first.stage
-        case Average() | Unshard() | Reshard() | Send() | Recv() | Reduce():
+        case Send() | Recv() | StageOp():
             return None
         case _:
             assert_never(op)

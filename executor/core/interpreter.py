@@ -19,7 +19,6 @@ from pipesched.executor.core.stage import ModuleStage, Stage
 from pipesched.executor.core.streams import HostStreams, RankStreams
 from pipesched.profiles.models import Value
 from pipesched.schedules.ops import (
-    Average,
     Compute,
     Message,
     Op,
@@ -32,6 +31,7 @@ from pipesched.schedules.ops import (
     Send,
     Step,
     Unshard,
+    WeightsOp,
     computes,
     gives,
     needs_from_others,
@@ -228,7 +228,7 @@ def _execute(  # noqa: C901 -- one arm per word
         case Recv():
             with _profiled(op):
                 rank.transport.post(op)
-        case Step() | Average():
+        case WeightsOp():
             stage = _stage(rank, op.stage)
             if isinstance(op, Step) and op.stage in reductions:
                 yield from _finish_reduction(rank, op, reductions.pop(op.stage))
@@ -236,10 +236,7 @@ def _execute(  # noqa: C901 -- one arm per word
                 yield Waiting(rank.rank, op, None)
             start = mark()
             with _profiled(op):
-                if isinstance(op, Step):
-                    stage.step()
-                else:
-                    stage.average()
+                stage.update(op)
         case Unshard() | Reshard():
             pass  # our weights are whole
         case Reduce():

@@ -29,7 +29,7 @@ from pipesched.profiles.models import (
     module_states,
     tensors_of,
 )
-from pipesched.schedules.ops import Average, Compute, Phase, Reduce, Step, Summed
+from pipesched.schedules.ops import AnyWeightsOp, Average, Compute, Phase, Reduce, Step, Summed
 
 States: TypeAlias = Sequence[ModuleState]
 """The states of some modules at one moment."""
@@ -103,13 +103,10 @@ class Stage(ABC):
         """Return the tensors that `op` adds to its sum."""
         return ()
 
-    def step(self) -> None:  # noqa: B027 -- a stage without weights does not learn
-        """Step the optimizer and drop the gradients."""
+    def update(self, op: AnyWeightsOp) -> None:  # noqa: B027 -- a stage without weights does not learn
+        """Run `op`: step the optimizer and drop the gradients, or move the weights towards the reference model."""
 
-    def average(self) -> None:  # noqa: B027
-        """Move the weights towards the reference model."""
-
-    def is_ready(self, op: Step | Average) -> bool:  # noqa: ARG002 -- most stages have no one to wait for
+    def is_ready(self, op: AnyWeightsOp) -> bool:  # noqa: ARG002 -- most stages have no one to wait for
         """Return whether `op` can run without waiting for other pipelines; if False, the caller gives up its turn."""
         return True
 
@@ -268,7 +265,18 @@ class ModuleStage(Stage):
             case _:
                 assert_never(op.content)
 
-    def step(self) -> None:
+    def update(self, op: AnyWeightsOp) -> None:
+        match op:
+            case Step():
+                self._step()
+            case Average():
+                if self.averager is None:
+                    raise ExecutionError("this stage has no reference model to be averaged with; give it an averager")
+                self.averager.average()
+            case _:
+                assert_never(op)
+
+    def _step(self) -> None:
         self._mean.divide(self.parameters)
         self._mean.end_step()
         if self.averager is not None:
@@ -278,15 +286,10 @@ class ModuleStage(Stage):
             self.learning_rate.end_step()
         self.on_step(self.weights.version)
 
-    def is_ready(self, op: Step | Average) -> bool:
+    def is_ready(self, op: AnyWeightsOp) -> bool:
         if self.averager is None:
             return True
         return self.averager.may_step() if isinstance(op, Step) else self.averager.may_average()
-
-    def average(self) -> None:
-        if self.averager is None:
-            raise ExecutionError("this stage has no reference model to be averaged with; give it an averager")
-        self.averager.average()
 
     def settle(self) -> None:
         if self.averager is not None and not self.averager.settle():

@@ -13,7 +13,7 @@ from pipesched.executor.core import Stage, Term, buckets
 from pipesched.profiles.costs import StageCosts, shared_slowdown
 from pipesched.profiles.models import Value
 from pipesched.schedules.common import LONGEST_S
-from pipesched.schedules.ops import Average, Compute, Op, Phase, Reduce, Step, Summed, gives, stages_of
+from pipesched.schedules.ops import AnyWeightsOp, Compute, Op, Phase, Reduce, Step, Summed, gives, stages_of
 from pipesched.schedules.weights import stashing_steps
 
 _SPIN_S = 0.0002
@@ -44,7 +44,6 @@ class EmulatedStage(Stage):
     ) -> None:
         self._costs = costs
         self._speed = speed
-        self._index = index
         self._stashing = stashing
         self._num_steps = 0
         self._term_bytes = {
@@ -69,13 +68,12 @@ class EmulatedStage(Stage):
     def terms(self, op: Reduce) -> Iterable[Term]:
         return buckets([torch.zeros(self._term_bytes[op.content], dtype=torch.uint8)])
 
-    def step(self) -> None:
-        keeps = any(self._stashing[self._num_steps : self._num_steps + 1])
-        self._num_steps += 1
-        self._spend(self._costs.seconds(Step(self._index), copies=keeps))
-
-    def average(self) -> None:
-        self._spend(self._costs.seconds(Average(self._index)))
+    def update(self, op: AnyWeightsOp) -> None:
+        keeps = False
+        if isinstance(op, Step):
+            keeps = any(self._stashing[self._num_steps : self._num_steps + 1])
+            self._num_steps += 1
+        self._spend(self._costs.seconds(op, copies=keeps))
 
     def _spend(self, seconds: float) -> None:
         wait_until(time.perf_counter() + seconds / self._speed, self._how)

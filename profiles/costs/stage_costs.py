@@ -14,7 +14,7 @@ from pipesched.profiles.costs.sample_work import SampleWork, TrainingRates
 from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost
 from pipesched.profiles.costs.spread import Variation
 from pipesched.schedules import Schedule, Yardstick
-from pipesched.schedules.ops import Average, Compute, Message, Overlap, Payload, Phase, Step, WorkOp
+from pipesched.schedules.ops import AnyWeightsOp, Average, Compute, Message, Overlap, Payload, Phase, Step, WorkOp
 from pipesched.schedules.weights import looks_ahead
 
 HEADER_BYTES = 8
@@ -370,7 +370,7 @@ class StageCosts(CostSource):
             WorkPiece(second.seconds - both_s, second.utilisation),
         )
 
-    def _stage(self, op: Compute | Step | Average) -> StageCost:
+    def _stage(self, op: Compute | AnyWeightsOp) -> StageCost:
         if not 0 <= op.stage < len(self.stages):
             raise ProfileError(
                 f"op {op}: got stage {op.stage}, expected stages 0 to {len(self.stages) - 1}, as the costs "

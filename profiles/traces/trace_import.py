@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.autograd_passes import named_ranges, unnamed_passes
@@ -22,10 +22,10 @@ from pipesched.profiles.traces.steps import EVER, RankWindows, from_zero, passes
 from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.common import shown
 from pipesched.schedules.formats import parse_op
-from pipesched.schedules.ops import Message, Op, Recv, Send, StageOp, Step
+from pipesched.schedules.ops import STAGE_WORDS, Message, Op, Recv, Send, Step
 
 _DEVICE = re.compile(r"rank (\d{1,6}) / device (\d{1,6})(?: |$)")
-_STAGE_OPS = {kind.__name__: kind for kind in get_args(StageOp)}
+_STAGE_OPS: Mapping[str, Callable[[Any], Op]] = {kind.__name__: kind for kind in STAGE_WORDS}
 
 
 def is_own_trace(path: Path) -> bool:

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesched.schedules.columns import OpColumns, cell_code
-from pipesched.schedules.ops import Phase, Reduce, StageOp, Step
+from pipesched.schedules.ops import AnyStageOp, Phase, Reduce, Step
 
-LetterKind: TypeAlias = Phase | type[StageOp]
+LetterKind: TypeAlias = Phase | type[AnyStageOp]
 """Phase of a computation, or class of an op."""
 
 

@@ -23,26 +23,28 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.check.finding import Finding
 from pipesched.schedules.ops import (
     ENDS_MICROBATCH,
+    AnyStageOp,
     Average,
     Compute,
     Op,
     Overlap,
     Recv,
     Reduce,
-    Reshard,
     Send,
+    StageOp,
     Step,
     Summed,
-    Unshard,
     computes,
     stages_of,
     stages_of_op,
 )
 from pipesched.schedules.semantics import misplaced_sums
 
-_GradientOp: TypeAlias = Compute | Reduce | Step | Average
-_Events: TypeAlias = list[tuple[int, _GradientOp]]
-"""(index, op) of one rank's ops on the gradients of one stage."""
+_Event: TypeAlias = Compute | AnyStageOp
+"""A computation that adds to the gradients of a stage, or an op on them or on the weights."""
+
+_Events: TypeAlias = list[tuple[int, _Event]]
+"""(index, op) of one rank's events of one stage."""
 
 
 def updates(schedule: Schedule) -> Iterator[Finding]:
@@ -93,29 +95,29 @@ def _incomplete(rank: int, row: Sequence[Op]) -> Iterator[Finding]:
 def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
     """Return the ranks with a copy of each stage: they compute the stage, or reduce with a rank that computes it."""
     computed = [set(stages_of(row)) for row in schedule.ops]
-    reduced = [{op.stage for op in row if isinstance(op, Reduce) and _gradient_ops(op)} for row in schedule.ops]
+    reduced = [{op.stage for op in row if isinstance(op, Reduce) and _events(op)} for row in schedule.ops]
     common = {stage for own, more in zip(computed, reduced, strict=True) for stage in own & more}
     holders: defaultdict[int, dict[int, _Events]] = defaultdict(dict)
     for rank, row in enumerate(schedule.ops):
         for stage in computed[rank] | (reduced[rank] & common):
             holders[stage][rank] = []
         for index, op in enumerate(row):
-            for event in _gradient_ops(op):
+            for event in _events(op):
                 if rank in holders.get(event.stage, ()):
                     holders[event.stage][rank].append((index, event))
     return holders
 
 
-def _gradient_ops(op: Op) -> Sequence[_GradientOp]:
-    """Return the parts of `op` that add to the gradients of a stage, sum them over replicas, or use them."""
+def _events(op: Op) -> Sequence[_Event]:
+    """Return the events in `op`; a sum over stages is none of one stage."""
     match op:
         case Compute() | Overlap():
             return [part for part in computes(op) if part.phase in ENDS_MICROBATCH]
         case Reduce() if op.is_over_stages:
             return []
-        case Reduce() | Step() | Average():
+        case StageOp():
             return [op]
-        case Send() | Recv() | Unshard() | Reshard():
+        case Send() | Recv():
             return []
         case _:
             assert_never(op)
@@ -128,11 +130,11 @@ def _applied(stage: int, rank: int, events: _Events) -> Iterator[Finding]:
         yield Finding("structure", rank, None, f"{Step(stage)} is missing, which other stages or ranks have")
         return
     for before, at in pairwise([-1, *steps]):
-        if all(isinstance(op, Average) for _, op in events[before + 1 : at]):
+        if not any(isinstance(op, Compute | Reduce) for _, op in events[before + 1 : at]):
             index, op = events[at]
             yield Finding("structure", rank, index, f"{op} has no backward of its stage to apply")
     for index, op in events[steps[-1] + 1 :]:
-        if not isinstance(op, Average):
+        if isinstance(op, Compute | Reduce):
             yield Finding("structure", rank, index, f"{op} comes after the last {Step(stage)}, which should apply it")
             return
 
@@ -171,7 +173,7 @@ def _reduced(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
         for index, op in events:
             if isinstance(op, Step) and not is_summed:
                 yield Finding("structure", rank, index, f"{op} comes without {Reduce(stage)} before it")
-            elif not isinstance(op, Step | Average) and is_summed:
+            elif isinstance(op, Compute | Reduce) and is_summed:
                 what = "would sum the same gradients again" if isinstance(op, Reduce) else "would not be summed"
                 yield Finding("structure", rank, index, f"{op} comes between {Reduce(stage)} and Step: {what}")
             is_summed = isinstance(op, Reduce) or (is_summed and not isinstance(op, Step))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import assert_never, final
 
 from pipesched.schedules.ops import (
+    AnyStageOp,
     Average,
     Compute,
     Message,
@@ -26,15 +27,19 @@ from pipesched.schedules.ops import (
     Step,
     Summed,
     Unshard,
+    for_each_word,
 )
 
 (
     F, B, I, W, R, LATE_R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, UNSHARD, STEP, AVERAGE, RESHARD,  # noqa: E741
 ) = range(15)  # fmt: skip
-"""Codes of the content of a cell."""
+"""Codes of the content of a cell.
 
-OVERLAPPED = 16
-"""Added to the code of the first of two neighbours that are an Overlap."""
+The order has a meaning: from `SEND_F` to `UNSHARD` ops post, and between `UNSHARD` and `RESHARD` they are `WeightsOp`.
+"""
+
+OVERLAPPED = 32
+"""Added to the code of the first of two neighbours that are an Overlap; above all codes."""
 
 _PHASES = (
     Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE, Phase.RECOMPUTE,
@@ -44,13 +49,13 @@ _PHASES = (
 CONTENTS = tuple(Summed)
 """The content of a Reduce, by the number in the column of peers and versions."""
 
-_STAGE_OPS: tuple[type[StageOp], ...] = (Reduce, Unshard, Step, Average, Reshard)
+_STAGE_OPS: tuple[type[AnyStageOp], ...] = (Reduce, Unshard, Step, Average, Reshard)
 _NUMBER_OF_CONTENT = {content: number for number, content in enumerate(CONTENTS)}
 _CODE_OF_PHASE = {phase: _PHASES.index(phase) for phase in Phase}
-_CODE_OF_WORD: dict[type[StageOp], int] = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}
+_CODE_OF_WORD = for_each_word({word: code for code, word in enumerate(_STAGE_OPS, REDUCE)})
 
 
-def cell_code(kind: Phase | type[StageOp], *, is_overlapped: bool = False) -> int:
+def cell_code(kind: Phase | type[AnyStageOp], *, is_overlapped: bool = False) -> int:
     """Return the code of a computation, or of an op on all of a stage.
 
     Args:
@@ -97,7 +102,7 @@ class GrowingCells:
                 self._compute(second, 0)
             case Reduce():
                 self._cell(REDUCE, op.stage, 0, _NUMBER_OF_CONTENT[op.content], 0)
-            case Step() | Average() | Unshard() | Reshard():
+            case StageOp():
                 self._cell(_CODE_OF_WORD[type(op)], op.stage, 0, 0, 0)
             case _:
                 assert_never(op)

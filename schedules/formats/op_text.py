@@ -22,7 +22,7 @@ from typing import assert_never
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import shown
 from pipesched.schedules.ops import (
-    Average,
+    STAGE_WORDS,
     Compute,
     Message,
     Op,
@@ -31,11 +31,9 @@ from pipesched.schedules.ops import (
     Phase,
     Recv,
     Reduce,
-    Reshard,
     Send,
-    Step,
+    StageOp,
     Summed,
-    Unshard,
 )
 
 NO_PEER = -1
@@ -47,20 +45,16 @@ _OVERLAP = re.compile(r"\(([^();]*);([^();]*)\)OVERLAP_F_B")
 _MESSAGE = re.compile(
     rf"({_NUMBER})(?:SEND_([FB])({_NUMBER})(?:>({_NUMBER}))?|RECV_([FB])({_NUMBER})(?:<({_NUMBER}))?)"
 )
-_STAGE = re.compile(rf"({_NUMBER})(UNSHARD|RESHARD|{'|'.join(f'REDUCE_{content}' for content in Summed)}|STEP|AVERAGE)")
+_STAGE_OPS: dict[str, Callable[[int], Op]] = {
+    **{f"{Reduce.word}_{content}": partial(Reduce, content=content) for content in Summed},
+    **{kind.word: kind for kind in STAGE_WORDS if kind is not Reduce},
+}
+_STAGE = re.compile(rf"({_NUMBER})({'|'.join(_STAGE_OPS)})")
 
 _WITH_PEER = _MESSAGE.pattern.replace(")?", ")")
 _OVERLAP_OF_TWO = rf"\({_COMPUTE.pattern};{_COMPUTE.pattern}\)OVERLAP_F_B"
 OP_PATTERN = rf"^(?:{'|'.join((_COMPUTE.pattern, _WITH_PEER, _STAGE.pattern, _OVERLAP_OF_TWO))})$"
 """The texts for `parse_op_with_peer`, as a regular expression that is also valid in JSON Schema."""
-
-_STAGE_OPS: dict[str, Callable[[int], Op]] = {
-    "UNSHARD": Unshard,
-    "RESHARD": Reshard,
-    "STEP": Step,
-    "AVERAGE": Average,
-    **{f"REDUCE_{content}": partial(Reduce, content=content) for content in Summed},
-}
 
 
 def parse_op(text: str) -> Op:
@@ -97,7 +91,7 @@ def op_text(op: Op) -> str:
             return f"{op}>{peer}"
         case Recv(peer=peer):
             return f"{op}<{peer}"
-        case Compute() | Overlap() | Reduce() | Step() | Average() | Unshard() | Reshard():
+        case Compute() | Overlap() | StageOp():
             return str(op)
         case _:
             assert_never(op)

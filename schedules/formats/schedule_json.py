@@ -38,7 +38,7 @@ from pipesched.schedules.formats.json_document import (
 )
 from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_with_peer
 from pipesched.schedules.formats.torch_csv import read_csv_text
-from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Send, StageOp
 
 SCHEDULE_FORMAT = "pipesched.schedule"
 _FIELDS = {"name": str, "num_stages": int, "num_microbatches": int, "rank_to_device": list, "ops": list}
@@ -249,7 +249,7 @@ def _numbers(op: Op, schedule: Schedule) -> Iterator[tuple[str, object, int]]:
             yield "receiving stage", op.message.receiver, schedule.num_stages
             yield "micro-batch", op.message.microbatch, schedule.num_microbatches
             yield "peer", op.peer, schedule.num_ranks
-        case Reduce() | Step() | Average() | Unshard() | Reshard():
+        case StageOp():
             yield "stage", op.stage, schedule.num_stages
         case _:
             assert_never(op)

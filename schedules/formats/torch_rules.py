@@ -17,7 +17,6 @@ from pipesched.schedules.formats.files import Faults
 from pipesched.schedules.formats.op_text import NO_PEER
 from pipesched.schedules.ops import (
     ENDS_MICROBATCH,
-    Average,
     Compute,
     Op,
     Overlap,
@@ -26,6 +25,7 @@ from pipesched.schedules.ops import (
     Reduce,
     Reshard,
     Send,
+    StageOp,
     Step,
     Unshard,
     computes,
@@ -71,11 +71,11 @@ def unsayable(op: Op) -> str | None:
     match op:
         case Step():
             return "an optimizer step that is not the last of a stage on its rank"
-        case Average():
-            return "an elastic averaging"
         case Reduce() if op.is_over_stages:
             return "a sum over stages"
-        case Compute() | Overlap() | Send() | Recv() | Reduce() | Unshard() | Reshard():
+        case StageOp():
+            return None if op.is_torchs else f"the word {op.word}"
+        case Compute() | Overlap() | Send() | Recv():
             return None
         case _:
             assert_never(op)
@@ -84,9 +84,11 @@ def unsayable(op: Op) -> str | None:
 def is_communication(op: Op | None) -> bool:
     """Return whether `op` exists only in the compute+comms dialect; False for an idle cell."""
     match op:
-        case Send() | Recv() | Reduce() | Unshard() | Reshard():
+        case StageOp():
+            return op.is_torchs
+        case Send() | Recv():
             return True
-        case Compute() | Overlap() | Step() | Average() | None:
+        case Compute() | Overlap() | None:
             return False
         case _:
             assert_never(op)
@@ -166,7 +168,7 @@ def _check_stage(where: str, phases: dict[Phase, set[int]], microbatches: set[in
 
 
 def check_others(rows: Rows, surveyed: Survey, place: CellName, faults: Faults) -> None:
-    """Refuse messages without a receiver, and Reduce, Unshard or Reshard of a stage on another rank."""
+    """Refuse messages without a receiver, ops of a stage on another rank, and a Reduce before its backwards."""
     num_microbatches = len(surveyed.microbatches)
     for rank, row in enumerate(rows):
         last = _last_backwards(row)
@@ -174,13 +176,11 @@ def check_others(rows: Rows, surveyed: Survey, place: CellName, faults: Faults) 
             match op:
                 case Send() | Recv():
                     problem = _message_problem(op, rank, surveyed, num_microbatches)
-                case Reduce() | Unshard() | Reshard() if surveyed.rank_of.get(op.stage) != rank:
-                    problem = _elsewhere(op.stage, rank)
+                case StageOp(stage) if op.is_torchs and surveyed.rank_of.get(stage) != rank:
+                    problem = _elsewhere(stage, rank)
                 case Reduce() if (later := last.get(op.stage)) is not None and later[0] > index:
                     problem = f"expected it after {later[1]}, a backward of its stage; try moving it there"
-                case Reduce() | Unshard() | Reshard():
-                    problem = None
-                case Compute() | Overlap() | Step() | Average() | None:
+                case Compute() | Overlap() | StageOp() | None:
                     problem = None
                 case _:
                     assert_never(op)

@@ -1,4 +1,7 @@
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
+from .op import STAGE_WORDS as STAGE_WORDS
+from .op import AnyStageOp as AnyStageOp
+from .op import AnyWeightsOp as AnyWeightsOp
 from .op import Average as Average
 from .op import Compute as Compute
 from .op import Group as Group
@@ -16,6 +19,7 @@ from .op import StageOp as StageOp
 from .op import Step as Step
 from .op import Summed as Summed
 from .op import Unshard as Unshard
+from .op import WeightsOp as WeightsOp
 from .op import WorkOp as WorkOp
 from .op import backward as backward
 from .op import backward_input as backward_input
@@ -23,6 +27,7 @@ from .op import backward_weight as backward_weight
 from .op import forward as forward
 from .rules import awaits_sum as awaits_sum
 from .rules import computes as computes
+from .rules import for_each_word as for_each_word
 from .rules import gives as gives
 from .rules import in_flight_change as in_flight_change
 from .rules import moved as moved

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias, get_args
 
 
 class Phase(StrEnum):
@@ -126,13 +126,40 @@ class Recv:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class StageOp:
+    """An op on all weights or gradients of `stage`, for no micro-batch: it needs no message and makes none.
+
+    Each word is a subclass.
+
+    Attributes:
+        word: The word in the text of an op, behind the stage.
+        is_torchs: Whether PyTorch's lowered lists have the word.
+    """
+
+    word: ClassVar[str]
+    is_torchs: ClassVar[bool] = False
+
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.word}"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsOp(StageOp):
+    """Work on the weights of `stage`, which keeps its device busy for the seconds in the costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(StageOp):
     """Add the `content` of `stage` to a sum, for which the next Step of the stage waits.
 
     A sum over stages is posted only after the sums of the same stage before it.
     """
 
-    stage: int
+    word = "REDUCE"
+    is_torchs = True
+
     content: Summed = Summed.GRADIENT
 
     @property
@@ -146,50 +173,40 @@ class Reduce:
         return self.content if self.is_over_stages else self.stage
 
     def __str__(self) -> str:
-        return f"{self.stage}REDUCE_{self.content.value}"
+        return f"{self.stage}{self.word}_{self.content.value}"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(WeightsOp):
     """Step the optimizer of `stage`: version v becomes v + 1."""
 
-    stage: int
-
-    def __str__(self) -> str:
-        return f"{self.stage}STEP"
+    word = "STEP"
 
 
 @dataclass(frozen=True, slots=True)
-class Average:
+class Average(WeightsOp):
     """Average `stage` elastically with its reference model (AvgPipe)."""
 
-    stage: int
-
-    def __str__(self) -> str:
-        return f"{self.stage}AVERAGE"
+    word = "AVERAGE"
 
 
 @dataclass(frozen=True, slots=True)
-class Unshard:
+class Unshard(StageOp):
     """Gather the sharded weights of `stage` (PyTorch's FSDP); whole weights need nothing.
 
     The rank continues at once. Gathers of a rank run one after the other, and the next computation of the stage waits.
     """
 
-    stage: int
-
-    def __str__(self) -> str:
-        return f"{self.stage}UNSHARD"
+    word = "UNSHARD"
+    is_torchs = True
 
 
 @dataclass(frozen=True, slots=True)
-class Reshard:
-    """Drop the gathered weights of `stage` again (PyTorch's FSDP); whole weights need nothing."""
+class Reshard(StageOp):
+    """Drop the gathered weights of `stage` again (PyTorch's FSDP), in no time; whole weights need nothing."""
 
-    stage: int
-
-    def __str__(self) -> str:
-        return f"{self.stage}RESHARD"
+    word = "RESHARD"
+    is_torchs = True
 
 
 ENDS_MICROBATCH = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
@@ -198,17 +215,23 @@ ENDS_MICROBATCH = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 Group: TypeAlias = int | Summed
 """The Reduces that meet: of one stage, or of everything tied, or of all stages."""
 
-WorkOp: TypeAlias = Compute | Overlap | Step | Average
+AnyWeightsOp: TypeAlias = Step | Average
+"""The words of `WeightsOp`."""
+
+WorkOp: TypeAlias = Compute | Overlap | AnyWeightsOp
 """Ops that keep a device busy, for the seconds in the costs."""
 
 PostOp: TypeAlias = Send | Recv | Reduce
 """Ops that only post: the rank continues with its next op at once, beside the posted transfer."""
 
-StageOp: TypeAlias = Reduce | Step | Average | Unshard | Reshard
-"""Ops on all weights or gradients of a stage, for no micro-batch."""
+AnyStageOp: TypeAlias = Reduce | AnyWeightsOp | Unshard | Reshard
+"""The words of `StageOp`."""
 
-Op: TypeAlias = WorkOp | PostOp | StageOp
+Op: TypeAlias = WorkOp | PostOp | AnyStageOp
 """A closed union on purpose: every reader must give a new kind of op a meaning."""
+
+STAGE_WORDS: tuple[type[AnyStageOp], ...] = get_args(AnyStageOp)
+"""The words of `StageOp`, for tables."""
 
 
 def forward(stage: int, microbatch: int, version: int = 0) -> Compute:

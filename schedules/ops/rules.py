@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeGuard, assert_never
+from typing import TypeGuard, TypeVar, assert_never
 
 from pipesched.schedules.ops.op import (
     ENDS_MICROBATCH,
-    Average,
+    STAGE_WORDS,
+    AnyStageOp,
     Compute,
     Message,
     Op,
@@ -26,6 +27,20 @@ from pipesched.schedules.ops.op import (
     WorkOp,
 )
 
+_Row = TypeVar("_Row")
+
+
+def for_each_word(table: Mapping[type[AnyStageOp], _Row]) -> Mapping[type[AnyStageOp], _Row]:
+    """Return `table`, which has a row for every word of `StageOp`.
+
+    Raises:
+        TypeError: A word has no row.
+    """
+    for word in STAGE_WORDS:
+        if word not in table:
+            raise TypeError(f"{word.__name__}: got no row in a table of all words, expected one; add it to the table")
+    return table
+
 
 def computes(op: Op) -> tuple[Compute, ...]:
     """Return the computations inside `op`: one, two in an Overlap, or none in any other op."""
@@ -33,7 +48,7 @@ def computes(op: Op) -> tuple[Compute, ...]:
         return (op,)
     if isinstance(op, Overlap):
         return (op.first, op.second)
-    if isinstance(op, (Send, Recv, Reduce, Step, Average, Unshard, Reshard)):
+    if isinstance(op, (Send, Recv, StageOp)):
         return ()
     assert_never(op)
 
@@ -80,7 +95,7 @@ def rewritten(op: Op, compute: Callable[[Compute], Compute], post: Callable[[Sen
             return Overlap(compute(op.first), compute(op.second))
         case Send() | Recv():
             return post(op)
-        case Step() | Reduce() | Average() | Unshard() | Reshard():
+        case StageOp():
             return op
         case _:
             assert_never(op)

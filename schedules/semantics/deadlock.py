@@ -18,7 +18,6 @@ from typing import TypeAlias, assert_never
 
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import (
-    Average,
     Compute,
     Message,
     Op,
@@ -27,10 +26,9 @@ from pipesched.schedules.ops import (
     PostOp,
     Recv,
     Reduce,
-    Reshard,
     Send,
+    StageOp,
     Step,
-    Unshard,
     computes,
     gives,
     needs,
@@ -230,7 +228,7 @@ class _Reasons:
                 return Why.NEEDS, self._held(
                     rank, lambda posted: isinstance(posted, Reduce) and posted.stage == op.stage
                 )
-            case Compute() | Overlap() | Average() | Unshard() | Reshard():
+            case Compute() | Overlap() | StageOp():
                 return Why.NEEDS, self._supply(rank, op)
             case _:
                 assert_never(op)

@@ -20,17 +20,14 @@ from typing import assert_never
 
 from pipesched.schedules import Schedule
 from pipesched.schedules.ops import (
-    Average,
     Compute,
     Message,
     Op,
     Overlap,
     Recv,
     Reduce,
-    Reshard,
     Send,
-    Step,
-    Unshard,
+    StageOp,
     awaits_sum,
     computes,
     gives,
@@ -131,7 +128,7 @@ class _Machine:
                         return
                 case Reduce():
                     self._ready += self._reductions.post((rank, self._next[rank]), op) - {rank}
-                case Step() | Average() | Unshard() | Reshard():
+                case StageOp():
                     pass
                 case _:
                     assert_never(op)

@@ -24,7 +24,6 @@ from typing import NamedTuple, assert_never, final
 
 from pipesched.schedules import Span, Timeline
 from pipesched.schedules.ops import (
-    Average,
     Compute,
     Message,
     Op,
@@ -34,8 +33,9 @@ from pipesched.schedules.ops import (
     Reduce,
     Reshard,
     Send,
-    Step,
+    StageOp,
     Unshard,
+    WeightsOp,
     computes,
     needs,
     occupies_device,
@@ -239,7 +239,7 @@ class _Walk:
                     yield from self._last_before(span, self._unshards[part.stage, span.rank])
                 recvs = [self._recvs.get((span.rank, message)) for message in messages]
                 yield from (_Cause(recv.end_s, recv) for recv in recvs if recv is not None)
-            case Step() | Average():
+            case WeightsOp():
                 yield self._reached(span)
                 yield from self._last_before(span, self._reduces[op.stage, span.rank])
             case Unshard():
@@ -310,7 +310,7 @@ def _kind(op: Op) -> Kind:
             return Kind.MESSAGE
         case Reduce():
             return Kind.REDUCE
-        case Step() | Average() | Unshard() | Reshard():
+        case StageOp():
             return Kind.STEP
         case _:
             assert_never(op)

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from pipesched.schedules import Timeline
 from pipesched.schedules.common import printable
-from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Send, StageOp
 from pipesched.simulator import SteadyPace
 
 
@@ -40,7 +40,7 @@ def label(op: Op) -> Label:
             return Label(f"SEND_{op.message.payload.value}", op.message.stage, op.message.microbatch)
         case Recv():
             return Label(f"RECV_{op.message.payload.value}", op.message.receiver, op.message.microbatch)
-        case Reduce() | Step() | Average() | Unshard() | Reshard():
+        case StageOp():
             return Label(type(op).__name__, op.stage)
         case _:
             assert_never(op)

@@ -8,7 +8,7 @@
                   shared NICs are free; a Reduce of other things than gradients first waits for the Reduce of its stage
                   before it
     Step          waits for the Reduce of its stage before it, then occupies the device; the end of a list waits for all
-    Average       occupies the device
+    Average       occupies the device, as does every other WeightsOp
     Unshard       posts and continues; gathers of a rank run one after the other, and the next computation of the stage
                   waits
     Reshard       takes no time
@@ -36,7 +36,6 @@ from pipesched.schedules.columns import SpanColumns, spread
 from pipesched.schedules.common import paused_collector
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import (
-    Average,
     Compute,
     Group,
     Message,
@@ -48,8 +47,10 @@ from pipesched.schedules.ops import (
     Reduce,
     Reshard,
     Send,
+    StageOp,
     Step,
     Unshard,
+    WeightsOp,
     awaits_sum,
     computes,
     gives,
@@ -218,7 +219,7 @@ class _Run:
                     yield from self._receive(rank, device, op, given)
                     pieces = self._pieces(op, factors)
                     self._made[rank].update(map(gives, computes(op)))
-                case Step() | Average():
+                case WeightsOp():
                     reduction = reductions.pop(op.stage, None) if isinstance(op, Step) else None
                     if reduction is not None and (over := reduction.over(env)) is not None:
                         yield over
@@ -374,7 +375,7 @@ class _Run:
             return pieces
         return (WorkPiece(pieces[0].seconds * next(factors), pieces[0].utilisation),)
 
-    def _require_stage(self, op: Step | Reduce | Average | Unshard) -> None:
+    def _require_stage(self, op: StageOp) -> None:
         if not 0 <= op.stage < self._schedule.num_stages:
             raise ScheduleError(f"{op}: expected a stage below {self._schedule.num_stages}; check the schedule")
 

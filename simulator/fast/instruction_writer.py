@@ -11,20 +11,19 @@ from typing import Any, NamedTuple
 from pipesched.schedules.columns import Cells, MessageTable, op_cells
 from pipesched.simulator.fast.loop_arrays import END, MARK, RECV, REDUCE, SEND, WAIT, WORK
 
-SEND_F, SEND_B, RECV_F, POST_REDUCE, STEP, AVERAGE, UNSHARD, RESHARD, OVERLAPPED = (
-    op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.REDUCE, op_cells.STEP, op_cells.AVERAGE,
-    op_cells.UNSHARD, op_cells.RESHARD, op_cells.OVERLAPPED,
+SEND_F, SEND_B, RECV_F, POST_REDUCE, STEP, UNSHARD, RESHARD, OVERLAPPED = (
+    op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.REDUCE, op_cells.STEP, op_cells.UNSHARD,
+    op_cells.RESHARD, op_cells.OVERLAPPED,
 )  # fmt: skip
 
 WRITTEN, MISSING, UNLIKE, ONE_SIDED, UNREDUCED, CROWDED = range(6)
 """Results of `write_instructions`: success, an op waits for a missing message, a Send meets a Recv of another message,
 a Send or Recv has no partner, a replica does not reduce, or the arrays are too small for the instructions."""
 
-KEYS = 16
-"""Duration keys of a stage: two for each computation (without and with a look-ahead), then two each for Step and
-Average (without and with a copy of the weights)."""
-_STEP_KEY = 12
-"""First key of Step and Average."""
+_STEP_KEY = 2 * SEND_F
+KEYS = _STEP_KEY + 2 * (RESHARD - STEP)
+"""Duration keys of a stage: two for each computation (without and with a look-ahead), then from `_STEP_KEY` on two for
+each op on its weights (without and with a copy of the weights)."""
 
 
 class WriterRules(NamedTuple):
@@ -304,9 +303,9 @@ def number_durations(  # noqa: C901 -- as above
             key = stages[i] * KEYS + code % OVERLAPPED * 2
             if has_lookaheads and lookaheads[i] > 0 and others[i] > 0:
                 key += 1
-        elif code in (STEP, AVERAGE):
+        elif UNSHARD < code < RESHARD:
             piece = 8 if len(copies) and copies[i] else 0
-            key = stages[i] * KEYS + _STEP_KEY + (0 if code == STEP else 2) + piece // 8
+            key = stages[i] * KEYS + _STEP_KEY + 2 * (code - STEP) + piece // 8
         else:
             continue
         if code < OVERLAPPED and key_before < 0:
@@ -387,7 +386,7 @@ def write_rank(  # noqa: C901 -- as above
                 kinds[end], targets[end] = WAIT, awaited[i]
                 end += 1
             kinds[end], targets[end] = REDUCE, own[i]
-        elif code in (STEP, AVERAGE):
+        elif UNSHARD < code < RESHARD:
             if len(awaited) > 0 and awaited[i] >= 0:
                 kinds[end], targets[end] = WAIT, awaited[i]
                 end += 1

@@ -50,6 +50,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import partial
+from itertools import chain, repeat
+from operator import mul
 from typing import Any, get_args
 
 import numpy as np
@@ -84,8 +86,8 @@ KINDS = (
 )  # fmt: skip
 """The kinds of bytes; every memory sample has all of them, in this order."""
 
-_ROWS_OF = (5, 4, 3, 2, 2, 3, 1, 1, 1, 1, 0, 0, 1, 1, 0)
-"""The most lifetimes that begin at a cell, by its code."""
+_ROWS_OF = (5, 4, 3, 2, 2, 3)
+"""The most lifetimes that begin at a computation, by its code; at any other cell one begins at most."""
 
 
 class Part(IntEnum):
@@ -181,7 +183,7 @@ def lifetimes(ops: OpColumns, num_stages: int, buffers: Buffers | None = "pooled
     num_versions = 1 + int(versions.max(initial=0))
     num_states, num_posts = num_stages * num_microbatches, sum(ops.counts[op_cells.SEND_F : op_cells.REDUCE])
     num_posts, num_peers = has_all * num_cells, has_all * 2 * min(num_posts, num_ranks * num_ranks)
-    room = sum(count * most for count, most in zip(ops.counts, _ROWS_OF, strict=True))
+    room = sum(map(mul, ops.counts, chain(_ROWS_OF, repeat(1))))
     room += 2 * min(num_stages * num_ranks, num_cells)
     rows: Any = Lifetimes(zeros(num_ranks + 1), machine_code.int8s(room), zeros(room), zeros(room), zeros(room))
     table, counts = message_table(num_stages), (2, 2 * has_all, 2 * has_all, 1, 1)

@@ -23,7 +23,7 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Average, Compute, Overlap, Phase, Recv, Step, gives, needs
+from pipesched.schedules.ops import AnyWeightsOp, Compute, Overlap, Phase, Recv, WeightsOp, gives, needs
 from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails
 from pipesched.simulator.optimum.order_problem import OrderProblem, travel_s
 
@@ -88,7 +88,7 @@ class _Work(NamedTuple):
 
     rank: int
     number: int
-    op: Compute | Step | Average
+    op: Compute | AnyWeightsOp
 
 
 _Waits: TypeAlias = Mapping[_Work, Mapping[_Work, float]]
@@ -157,5 +157,5 @@ def _waits(lists: Schedule, costs: StageCosts, cluster: Cluster) -> _Waits:
 def _works(lists: Schedule, rank: int) -> Iterator[_Work]:
     ops = (part for op in lists.ops[rank] for part in ((op.first, op.second) if isinstance(op, Overlap) else (op,)))
     for number, op in enumerate(ops):
-        if isinstance(op, Compute | Step | Average):
+        if isinstance(op, Compute | WeightsOp):
             yield _Work(rank, number, op)

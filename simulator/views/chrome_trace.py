@@ -21,17 +21,14 @@ from typing import Any, assert_never
 
 from pipesched.schedules import Span, Timeline
 from pipesched.schedules.ops import (
-    Average,
     Compute,
     Message,
     Overlap,
     PostOp,
     Recv,
     Reduce,
-    Reshard,
     Send,
-    Step,
-    Unshard,
+    StageOp,
     computes,
     gives,
     needs,
@@ -252,7 +249,7 @@ def _slice(part: _Slice) -> _Event:
             args |= {"version": first.version, "second": str(second)}
         case Send() | Recv():
             args["peer"], category = op.peer, "comm"
-        case Reduce() | Step() | Average() | Unshard() | Reshard():
+        case StageOp():
             pass
         case _:
             assert_never(op)

@@ -10,16 +10,15 @@ from typing import assert_never
 
 from pipesched.schedules import Span, Timeline
 from pipesched.schedules.common import printable
-from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Send, StageOp
 from pipesched.simulator.analysis import metrics, readable_s
 from pipesched.simulator.views.figure import SLATE
 from pipesched.simulator.views.gantt_chart import WHOLE, ChartOptions, caption_of, uncovered
-from pipesched.simulator.views.op_looks import is_dark, lighter, look
+from pipesched.simulator.views.op_looks import WORD_LOOKS, is_dark, lighter, look
 
 _MEANINGS = {
     "F": "forward", "B": "backward", "I": "backward for inputs", "W": "backward for weights", "R": "recompute",
-    "L": "late recompute", "O": "overlap", "S": "step", "+": "reduce", "A": "average", "u": "unshard", "r": "reshard",
-    ".": "idle",
+    "L": "late recompute", "O": "overlap", **{look.letter: look.name for look in WORD_LOOKS.values()}, ".": "idle",
 }  # fmt: skip
 """The meaning of the letters, in the order of the legend."""
 _IDLE = "."
@@ -152,16 +151,8 @@ def _letter(op: Op) -> str:
             return "L" if op.is_late else op.phase.value
         case Overlap():
             return "O"
-        case Step():
-            return "S"
-        case Reduce():
-            return "+"
-        case Average():
-            return "A"
-        case Unshard():
-            return "u"
-        case Reshard():
-            return "r"
+        case StageOp():
+            return WORD_LOOKS[type(op)].letter
         case Send() | Recv():
             raise AssertionError("a message has no slot")
         case _:

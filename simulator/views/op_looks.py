@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from typing import TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 from pipesched.schedules import Timeline
-from pipesched.schedules.ops import Average, Compute, Op, Overlap, Phase, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.ops import (
+    Average,
+    Compute,
+    Op,
+    Overlap,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    StageOp,
+    Step,
+    Unshard,
+    for_each_word,
+)
 from pipesched.simulator.views.figure import (
     BLUE,
     BROWN,
@@ -33,6 +47,15 @@ from pipesched.simulator.views.figure import (
 Face: TypeAlias = tuple[float, float, float]
 """Red, green and blue, each 0 to 1."""
 
+
+class WordLook(NamedTuple):
+    """The look of an op: its name in legends, its colour, and its letter in a terminal."""
+
+    name: str
+    colour: str
+    letter: str
+
+
 # B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
 _PHASES = {
     Phase.FORWARD: ("forward", BLUE),
@@ -43,7 +66,17 @@ _PHASES = {
 }
 _LATE = "late recompute", DARK_VIOLET
 """An R that waits for the gradient."""
-LEGEND = (*(name for name, _ in _PHASES.values()), _LATE[0], "reduce", "step", "average", "unshard", "reshard")
+WORD_LOOKS = for_each_word(
+    {
+        Reduce: WordLook("reduce", TEAL, "+"),
+        Step: WordLook("step", SLATE, "S"),
+        Average: WordLook("average", PINK, "A"),
+        Unshard: WordLook("unshard", GREY, "u"),
+        Reshard: WordLook("reshard", FAINT_GREY, "r"),
+    }
+)
+"""The look of each op on all weights or gradients of a stage."""
+LEGEND = (*(name for name, _ in _PHASES.values()), _LATE[0], *(look.name for look in WORD_LOOKS.values()))
 """The kinds of boxes by their names in legends, in this order."""
 
 CAUSE_LOOKS = {
@@ -75,16 +108,8 @@ def look(op: Op) -> tuple[str, str]:
     match op:
         case Compute():
             return _LATE if op.is_late else _PHASES[op.phase]
-        case Reduce():
-            return "reduce", TEAL
-        case Step():
-            return "step", SLATE
-        case Average():
-            return "average", PINK
-        case Unshard():
-            return "unshard", GREY
-        case Reshard():
-            return "reshard", FAINT_GREY
+        case StageOp():
+            return WORD_LOOKS[type(op)][:2]
         case Overlap() | Send() | Recv():
             raise AssertionError("halves and transfers are drawn for themselves")
         case _:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from pipesched.schedules import MemorySample, Span, Timeline
-from pipesched.schedules.ops import Average, Compute, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.ops import Compute, Overlap, Recv, Send, StageOp
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import CellValue, label
 from pipesched.simulator.memory import InFlight
@@ -96,7 +96,7 @@ def _record(span: Span, timeline: Timeline) -> dict[str, Any]:
             return row | place | {"version": op.version, "lookahead": op.lookahead}
         case Send() | Recv():
             return row | place | {"peer": op.peer}
-        case Reduce() | Step() | Average() | Unshard() | Reshard():
+        case StageOp():
             return row | place
         case _:
             assert_never(op)

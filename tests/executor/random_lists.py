@@ -50,6 +50,7 @@ class SmallStage(Stage):
         self.gradient += gradient * self._inputs.pop(op.microbatch)
         return gradient * self.weight
 
-    def step(self):
+    def update(self, op):
+        assert isinstance(op, Step)
         self.weight -= 0.1 * self.gradient
         self.gradient.zero_()

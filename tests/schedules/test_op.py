@@ -1,6 +1,7 @@
 import pytest
 
 from pipesched.schedules.ops import (
+    STAGE_WORDS,
     Average,
     Compute,
     Message,
@@ -14,6 +15,7 @@ from pipesched.schedules.ops import (
     Step,
     Unshard,
     computes,
+    for_each_word,
     gives,
     needs,
     occupies_device,
@@ -89,7 +91,7 @@ def test_forwards_give_activations_both_backwards_give_gradients_and_the_rest_no
 def test_an_overlap_holds_two_computations_and_all_else_at_most_one():
     assert computes(Overlap(F5, B1)) == (F5, B1)
     assert computes(F5) == (F5,)
-    for op in (Send(ACTIVATION, 0), Recv(ACTIVATION, 0), Reduce(0), Step(0), Average(0), Unshard(0), Reshard(0)):
+    for op in (Send(ACTIVATION, 0), Recv(ACTIVATION, 0), *(word(0) for word in STAGE_WORDS)):
         assert computes(op) == ()
 
 
@@ -101,5 +103,10 @@ def test_sends_recvs_reduces_and_unshards_only_post_and_all_else_keeps_a_device_
 def test_an_overlap_works_on_two_stages_a_message_on_none_and_all_else_on_its_own():
     assert stages_of_op(Overlap(F5, B1)) == (0, 3)
     assert stages_of_op(Send(ACTIVATION, 0)) == stages_of_op(Recv(ACTIVATION, 0)) == ()
-    for op in (B1, Reduce(3), Step(3), Average(3), Unshard(3), Reshard(3)):
+    for op in (B1, *(word(3) for word in STAGE_WORDS)):
         assert stages_of_op(op) == (3,)
+
+
+def test_a_table_that_lacks_a_word_is_refused():
+    with pytest.raises(TypeError, match="Average: got no row"):
+        for_each_word({word: word.word for word in STAGE_WORDS if word is not Average})

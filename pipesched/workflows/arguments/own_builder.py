@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
@@ -24,7 +24,7 @@ from pipesched.schedules.builders import Entry, OwnName, Parameter, lookup
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import MAX_CELLS, MAX_NUMBER, error_text, integer, shown, users_lines
 from pipesched.schedules.ops import (
-    Average,
+    STAGE_WORDS,
     Compute,
     Message,
     Op,
@@ -33,11 +33,9 @@ from pipesched.schedules.ops import (
     Phase,
     Recv,
     Reduce,
-    Reshard,
     Send,
-    Step,
+    StageOp,
     Summed,
-    Unshard,
     stages_of_op,
 )
 from pipesched.schedules.transforms import microbatches_per_step, with_steps
@@ -372,7 +370,7 @@ def _shown(op: object) -> str:
     """Return a value in the place of an op as text; an op with bad parts shows its parts."""
     if not isinstance(op, get_args(Op)):
         return shown(op)
-    parts = (getattr(op, name) for name in type(op).__slots__)
+    parts = (getattr(op, part.name) for part in fields(op))
     return f"{type(op).__name__}({', '.join(str(part) if isinstance(part, Phase) else shown(part) for part in parts)})"
 
 
@@ -390,7 +388,7 @@ def _is_op(op: object) -> bool:
             return is_message and _are_numbers(message.stage, message.microbatch, op.peer)
         case Reduce():
             return isinstance(op.content, Summed) and _are_numbers(op.stage)
-        case Step() | Average() | Unshard() | Reshard():
+        case StageOp() if isinstance(op, STAGE_WORDS):
             return _are_numbers(op.stage)
     return False
 

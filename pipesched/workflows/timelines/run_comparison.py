@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline
-from pipesched.schedules.ops import Average, Reduce, Step
+from pipesched.schedules.ops import Reduce, WeightsOp
 from pipesched.simulator import views
 from pipesched.simulator.analysis import (
     CellValue,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_OF_WEIGHTS = (Step, Reduce, Average)
+_OF_WEIGHTS = (Reduce, WeightsOp)
 """Work that a trace shows only if its writer names it."""
 
 

@@ -5,7 +5,7 @@ import random
 from hypothesis import strategies as st
 
 from pipesched.schedules.ops import (
-    Average,
+    STAGE_WORDS,
     Compute,
     Message,
     Op,
@@ -13,11 +13,7 @@ from pipesched.schedules.ops import (
     Payload,
     Phase,
     Recv,
-    Reduce,
-    Reshard,
     Send,
-    Step,
-    Unshard,
 )
 
 ALPHABET = "0123456789FBIW@+<>;(),\"'\\ \r\n\tSEND_RCVUHA{}[]:-.eNx\x00\x85\u2028é😀\ufeff"
@@ -46,7 +42,7 @@ def ops(num_stages: int, num_microbatches: int, num_ranks: int) -> st.SearchStra
     compute = computations(num_stages, num_microbatches)
     stage, peer = st.integers(0, num_stages - 1), st.integers(0, num_ranks - 1)
     kinds: list[st.SearchStrategy[Op]] = [compute, st.builds(Overlap, compute, compute)]
-    kinds += [st.builds(kind, stage) for kind in (Reduce, Step, Average, Unshard, Reshard)]
+    kinds += [st.builds(kind, stage) for kind in STAGE_WORDS]
     if num_stages > 1:
         kinds += [st.builds(kind, messages(num_stages, num_microbatches), peer) for kind in (Send, Recv)]
     return st.one_of(kinds)

@@ -20,11 +20,9 @@ from pipesched.schedules.ops import (
     Payload,
     Phase,
     Recv,
-    Reduce,
-    Reshard,
     Send,
+    StageOp,
     Step,
-    Unshard,
     computes,
     gives,
     needs_from_others,
@@ -67,7 +65,7 @@ def holds_inside(op: Op) -> bool:
     match op:
         case Compute() | Overlap() | Step():
             return True
-        case Send() | Recv() | Reduce() | Average() | Unshard() | Reshard():
+        case Send() | Recv() | StageOp():
             return False
         case _:
             assert_never(op)
