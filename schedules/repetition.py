@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from pipesched.schedules.columns import repeated_columns
 from pipesched.schedules.common import positive
 from pipesched.schedules.ops import Op, Step, moved
 from pipesched.schedules.schedule import GeneratedOps, Schedule
@@ -31,8 +30,8 @@ def repeat(schedule: Schedule, times: int, *, in_memory: bool = False) -> Schedu
     """
     positive(times=times)
     if in_memory:
-        columns = repeated_columns(schedule.columns, times, schedule.num_microbatches, schedule.num_stages)
-        return replace(schedule, num_microbatches=times * schedule.num_microbatches, lists=columns.rows(), layout=None)
+        lists = schedule.columns.repeated(times, schedule.num_microbatches).rows()
+        return replace(schedule, num_microbatches=times * schedule.num_microbatches, lists=lists, layout=None)
     layout = schedule.generated_layout
     if times == 1 and schedule.is_held:
         return schedule

@@ -6,15 +6,12 @@ Steps. For unsupported or faulty lists, `check.structure` and `check.gradient_fl
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from pipesched.schedules import Schedule
-from pipesched.schedules.columns import machine_code, op_cells
+from pipesched.schedules.columns import Int32s, machine_code, op_cells
 
-F, B, I, W, R, LATE_R, SEND_F, STEP, OVERLAPPED = (  # noqa: E741
-    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.LATE_R, op_cells.SEND_F, op_cells.STEP,
-    op_cells.OVERLAPPED,
-)  # fmt: skip
+OVERLAPPED, SEND_F, STEP = op_cells.OVERLAPPED, op_cells.SEND_F, op_cells.STEP
 
 
 def is_complete(schedule: Schedule) -> bool:
@@ -26,75 +23,32 @@ def is_complete(schedule: Schedule) -> bool:
     if not schedule.is_held or schedule.is_lowered or len(schedule.rank_to_device) != schedule.num_ranks:
         return False
     columns, num_stages, num_microbatches = schedule.columns, schedule.num_stages, schedule.num_microbatches
-    counts = columns.counts
-    if (
-        counts[STEP] not in (0, num_stages)
-        or sum(counts[SEND_F:]) > counts[STEP]
-        or columns.others is not None
-        or columns.lookaheads is not None
-    ):
+    counts, num_pairs = columns.counts, num_stages * num_microbatches
+    has_words = counts[STEP] not in (0, num_stages) or sum(counts[SEND_F:]) > counts[STEP]
+    if has_words or columns.others is not None or columns.lookaheads is not None:
         return False
-    if len(columns.codes) < 2 * num_stages * num_microbatches or not columns.are_within(num_stages, num_microbatches):
+    if len(columns.codes) < 2 * num_pairs or not columns.are_within(num_stages, num_microbatches):
         return False
-    states = machine_code.int8s(num_stages * num_microbatches, -1)
-    owners, are_over = machine_code.int32s(num_stages, -1), machine_code.int32s(num_stages)
-    begins, codes, stages, microbatches, *_ = columns.cells
-    return bool(
-        machine_code.run_loop(
-            are_all_there, begins, codes, stages, microbatches, num_microbatches, states, owners, are_over,
-            num_steps=len(codes),
-        )
-    )  # fmt: skip
+    codes, stages = columns.codes % OVERLAPPED, columns.stages
+    ranks, owners = columns.rank_of(np.arange(len(codes))), machine_code.int32s(num_stages)
+    owners[stages] = ranks
+    if (owners[stages] != ranks).any():
+        return False  # replicas: their gradients are to be added up
+    cells, steps = np.flatnonzero(codes < SEND_F), np.flatnonzero(codes == STEP)
+    last_cells = machine_code.int32s(num_stages, -1)
+    last_cells[stages[cells]] = cells
+    if len(np.unique(stages[steps])) < len(steps) or (steps < last_cells[stages[steps]]).any():
+        return False
+    places = machine_code.int32s(SEND_F * num_pairs, -1).reshape(SEND_F, num_pairs)  # by phase and micro-batch
+    places[codes[cells], stages[cells] * num_microbatches + columns.microbatches[cells]] = cells
+    return len(cells) == (places >= 0).sum() and _are_in_order(*places)
 
 
-def are_all_there(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    begins: Any,
-    codes: Any,
-    stages: Any,
-    microbatches: Any,
-    num_microbatches: int,
-    states: Any,
-    owners: Any,
-    are_over: Any,
-) -> bool:
-    """Go through all lists; return whether each micro-batch of each stage has F, (R), and then B, or I and W.
-
-    Args:
-        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`, within the bounds.
-        codes: n codes.
-        stages: n stages.
-        microbatches: n micro-batches.
-        num_microbatches: m.
-        states: Last phase of each micro-batch of each stage, -1 at first.
-        owners: Rank of each stage, -1 at first.
-        are_over: Whether the Step of each stage has been read, 0 at first.
-    """
-    for rank in range(len(begins) - 1):
-        for i in range(begins[rank], begins[rank + 1]):
-            code, stage = codes[i] % OVERLAPPED, stages[i]
-            if code == STEP:
-                if owners[stage] != rank or are_over[stage]:
-                    return False
-                are_over[stage] = 1
-                continue
-            own = stage * num_microbatches + microbatches[i]
-            before = states[own]
-            if are_over[stage]:
-                return False
-            if owners[stage] < 0:
-                owners[stage] = rank
-            if owners[stage] != rank:
-                return False  # replicas: their gradients are to be added up
-            if code == F:
-                if before >= 0:
-                    return False
-            elif code == W:
-                if before != I:
-                    return False
-            elif before not in (F, R, LATE_R) or (code in (R, LATE_R) and before != F):
-                return False
-            states[own] = code
-    num_done = 0
-    for own in range(len(states)):
-        num_done += states[own] in (B, W)
-    return num_done == len(states)
+def _are_in_order(f: Int32s, b: Int32s, i: Int32s, w: Int32s, r: Int32s, late_r: Int32s) -> bool:
+    """Whether each micro-batch of each stage has F, (R), and then B, or I and W, given their cells or -1."""
+    has_b, has_r = b >= 0, (r >= 0) | (late_r >= 0)
+    first, recomputes = np.where(has_b, b, i), np.maximum(r, late_r)
+    is_whole = has_b & (i < 0) & (w < 0)
+    is_split = ~has_b & (i >= 0) & (w > i)
+    is_rebuilt = (np.minimum(r, late_r) < 0) & (f < recomputes) & (recomputes < first)
+    return bool(((f >= 0) & (f < first) & (is_whole | is_split) & (is_rebuilt | ~has_r)).all())

@@ -1,6 +1,5 @@
 from . import machine_code as machine_code
 from . import op_cells as op_cells
-from .column_repetition import repeated_columns as repeated_columns
 from .machine_code import Float64s as Float64s
 from .machine_code import Int8s as Int8s
 from .machine_code import Int32s as Int32s

@@ -202,9 +202,9 @@ def int32s(count: int, number: int = 0) -> Int32s:
     return np.full(count, number, np.int32) if number else np.zeros(count, np.int32)  # of zeros no page is touched
 
 
-def int8s(count: int, number: int = 0) -> Int8s:
-    """Return `count` copies of a small number."""
-    return np.full(count, number, np.int8) if number else np.zeros(count, np.int8)
+def int8s(count: int) -> Int8s:
+    """Return `count` small zeros."""
+    return np.zeros(count, np.int8)
 
 
 def bounds(numbers: Int32s) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, final, overload
 
 import numpy as np
@@ -30,6 +31,7 @@ from pipesched.schedules.columns.op_cells import (
     REDUCE,
     RESHARD,
     SEND_F,
+    STEP,
     GrowingCells,
     I,
     R,
@@ -216,6 +218,25 @@ class OpColumns:
             for column, more in zip(columns, cells, strict=True)
         ]
         return OpColumns(self.begins + np.cumsum([0, *num_added], dtype=np.int32), *inserted)
+
+    def repeated(self, times: int, num_microbatches: int) -> OpColumns:
+        """Return the columns of a batch that runs `times` times, as `pipesched.schedules.repeat` lists its ops."""
+        parts: list[tuple[npt.NDArray[Any], ...]] = []
+        for begin, end in pairwise(self.begins.tolist()):
+            stages = self.stages[begin:end]
+            num_steps = np.bincount(stages[self.codes[begin:end] == STEP], minlength=1 + bounds(stages)[1])[stages]
+            batches = np.repeat(np.arange(times), end - begin)
+            parts.append((np.tile(np.arange(begin, end), times), batches, batches * np.tile(num_steps, times)))
+        cells, batches, steps = map(np.concatenate, zip(*parts, strict=True))
+        kinds = self.codes[cells] % OVERLAPPED
+        return OpColumns(
+            self.begins * times,
+            self.codes[cells],
+            self.stages[cells],
+            self.microbatches[cells] + np.where(kinds < REDUCE, batches * num_microbatches, 0),
+            (0 if self.others is None else self.others[cells]) + np.where(kinds < SEND_F, steps, 0),
+            None if self.lookaheads is None else self.lookaheads[cells],
+        )
 
     def rows(self) -> OpRows:
         """Return the list of each rank."""

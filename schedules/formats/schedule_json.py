@@ -57,15 +57,6 @@ def read_schedule(path: Path | str) -> Schedule:
     return from_json(text, str(path)) if is_json else read_csv_text(text, str(path))
 
 
-def read_json(path: Path | str) -> Schedule:
-    """Return the schedule in a JSON file.
-
-    Raises:
-        ScheduleError: The file is not such a schedule.
-    """
-    return from_json(read_text(path), str(path))
-
-
 def from_json(text: str, origin: str) -> Schedule:
     """Return the schedule in a JSON text; `origin` is the name of the text in messages.
 
@@ -119,7 +110,7 @@ def to_json(schedule: Schedule) -> str:
 
 
 def schedule_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the files for `read_json`; relations between fields are not in it."""
+    """Return the JSON Schema of the files for `read_schedule`; relations between fields are not in it."""
     said, traits = attribute_docs(Schedule), attribute_docs(ScheduleTraits)
     count = {"minimum": 1, "maximum": MAX_CELLS}
     kinds: dict[str, dict[str, Any]] = {

@@ -11,10 +11,12 @@ are optional: ``"hand_overs": [[0, "0SEND_F0>1", 1.5, 1.6], ...]`` has rank, op,
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipesched.schedules import HandOver, MemorySample, ScheduleError, Span, Timeline, Yardstick
 from pipesched.schedules.common import shown
@@ -40,6 +42,11 @@ _OPTIONAL_FIELDS = {"hand_overs": list, "yardstick": dict, "launch_s": float}
 _MAX_TIMELINE_BYTES = 8 * MAX_BYTES
 _MAX_HELD_BYTES = 2**62
 _DEVICES = ("cpu", "cuda")
+_Timed = TypeVar("_Timed", Span, HandOver)
+_EXAMPLES: Mapping[type[Span | HandOver], list[object]] = {
+    Span: [0, "0F0", 0.0, 0.0, 1.5],
+    HandOver: [0, "0F0", 1.5, 1.6],
+}
 
 
 def read_timeline(path: Path | str) -> Timeline:
@@ -59,10 +66,10 @@ def timeline_from_json(text: str, origin: str) -> Timeline:
     """
     document = load_document(text, origin, TIMELINE_FORMAT, _FIELDS, _OPTIONAL_FIELDS)
     faults = Faults(origin)
-    spans = [_parse_span(row, f"spans[{index}]", faults) for index, row in enumerate(document["spans"])]
+    spans = [_parse_row(row, Span, f"spans[{index}]", faults) for index, row in enumerate(document["spans"])]
     memory = [_parse_sample(row, f"memory[{index}]", faults) for index, row in enumerate(document["memory"])]
     rows = document.get("hand_overs", [])
-    hand_overs = [_parse_hand_over(row, f"hand_overs[{index}]", faults) for index, row in enumerate(rows)]
+    hand_overs = [_parse_row(row, HandOver, f"hand_overs[{index}]", faults) for index, row in enumerate(rows)]
     yardstick = _parse_yardstick(document["yardstick"], faults) if "yardstick" in document else None
     launch_s = float(document["launch_s"]) if "launch_s" in document else None
     faults.settle()
@@ -167,59 +174,41 @@ def _number(description: str) -> dict[str, Any]:
     return {"type": "number", "description": description}
 
 
-def _parse_span(row: object, place: str, faults: Faults) -> Span | None:
+def _parse_row(row: Any, kind: type[_Timed], place: str, faults: Faults) -> _Timed | None:
+    """Return the span or the hand-over in a row: rank, op, and its times."""
+    example = _EXAMPLES[kind]
     match row:
-        case [
-            int() as rank,
-            str() as text,
-            int() | float() as posted_s,
-            int() | float() as start_s,
-            int() | float() as end_s,
-        ] if _no_bool(row):
+        case [int() as rank, str() as text, *times] if len(row) == len(example) and _are_numbers(rank, *times):
             try:
-                return Span(rank, parse_op_with_peer(text), float(posted_s), float(start_s), float(end_s))
+                return kind(rank, parse_op_with_peer(text), *map(float, times))
             except ScheduleError as error:
                 faults.add(place, str(error))
         case _:
-            faults.add(place, f'got {shown(row)}, expected a row like [0, "0F0", 0.0, 0.0, 1.5]; try correcting it')
-    return None
-
-
-def _parse_hand_over(row: object, place: str, faults: Faults) -> HandOver | None:
-    match row:
-        case [int() as rank, str() as text, int() | float() as start_s, int() | float() as end_s] if _no_bool(row):
-            try:
-                return HandOver(rank, parse_op_with_peer(text), float(start_s), float(end_s))
-            except ScheduleError as error:
-                faults.add(place, str(error))
-        case _:
-            faults.add(place, f'got {shown(row)}, expected a row like [0, "0F0", 1.5, 1.6]; try correcting it')
+            faults.add(place, f"got {shown(row)}, expected a row like {json.dumps(example)}; try correcting it")
     return None
 
 
 def _parse_yardstick(value: dict[str, object], faults: Faults) -> Yardstick | None:
     match value:
-        case {"device": str() as device, "num_busy": int() as num_busy, "kernel_s": int() | float() as kernel_s} if len(
-            value
-        ) == 3 and _no_bool([*value.values()]):
-            return Yardstick(device, num_busy, float(kernel_s))  # type: ignore[arg-type]  # checked with the others
-        case _:
-            expected = 'expected {"device": "cpu", "num_busy": 2, "kernel_s": 0.0003}'
-            faults.add("yardstick", f"got {shown(value)}, {expected}; try correcting it")
+        case {"device": str() as device, "num_busy": int() as num_busy, "kernel_s": int() | float() as kernel_s}:
+            if len(value) == 3 and _are_numbers(num_busy, kernel_s):
+                return Yardstick(device, num_busy, float(kernel_s))  # type: ignore[arg-type]  # checked with the others
+    expected = 'expected {"device": "cpu", "num_busy": 2, "kernel_s": 0.0003}'
+    faults.add("yardstick", f"got {shown(value)}, {expected}; try correcting it")
     return None
 
 
-def _parse_sample(row: object, place: str, faults: Faults) -> MemorySample | None:
+def _parse_sample(row: Any, place: str, faults: Faults) -> MemorySample | None:
     match row:
-        case [int() as device, int() | float() as time_s, dict() as held] if _no_bool(row):
+        case [int() as device, time_s, dict() as held] if _are_numbers(device, time_s):
             return MemorySample(device, float(time_s), tuple(held.items()))
         case _:
             faults.add(place, f'got {shown(row)}, expected a row like [0, 0.0, {{"weights": 1024}}]; try correcting it')
     return None
 
 
-def _no_bool(row: object) -> bool:
-    return isinstance(row, list) and not any(isinstance(value, bool) for value in row)
+def _are_numbers(*values: object) -> bool:
+    return all(type(value) in (int, float) for value in values)
 
 
 def _check(timeline: Timeline, faults: Faults) -> None:
@@ -231,13 +220,14 @@ def _check(timeline: Timeline, faults: Faults) -> None:
     last_rank, devices = 0, frozenset(timeline.rank_to_device)
     for index, span in enumerate(timeline.spans):
         place = f"spans[{index}]"
-        _check_span(span, len(timeline.rank_to_device), place, faults)
+        _check_row(span, (span.posted_s, span.start_s, span.end_s), len(timeline.rank_to_device), place, faults)
         if span.rank < last_rank:
             got = f"got rank {span.rank} after {last_rank}"
             faults.add(place, f"{got}, expected spans in order of rank; try sorting them")
         last_rank = span.rank
     for index, hand_over in enumerate(timeline.hand_overs):
-        _check_hand_over(hand_over, len(timeline.rank_to_device), f"hand_overs[{index}]", faults)
+        times = hand_over.start_s, hand_over.end_s
+        _check_row(hand_over, times, len(timeline.rank_to_device), f"hand_overs[{index}]", faults)
     if timeline.yardstick is not None:
         _check_yardstick(timeline.yardstick, faults)
     if timeline.launch_s is not None and not (math.isfinite(timeline.launch_s) and timeline.launch_s >= 0):
@@ -260,24 +250,15 @@ def _check_yardstick(yardstick: Yardstick, faults: Faults) -> None:
         faults.add("yardstick", f"got {yardstick.kernel_s} s, expected finite seconds above 0; try correcting them")
 
 
-def _check_hand_over(hand_over: HandOver, num_ranks: int, place: str, faults: Faults) -> None:
-    check_number(hand_over.rank, num_ranks, place, faults, "rank")
-    times = (hand_over.start_s, hand_over.end_s)
-    if not all(math.isfinite(time_s) for time_s in times):
+def _check_row(row: Span | HandOver, times: tuple[float, ...], num_ranks: int, place: str, faults: Faults) -> None:
+    """Refuse a span or a hand-over with an unknown rank or peer, or with impossible times."""
+    check_number(row.rank, num_ranks, place, faults, "rank")
+    if isinstance(row.op, Send | Recv):
+        check_number(row.op.peer, num_ranks, place, faults, "peer")
+    if not all(map(math.isfinite, times)):
         faults.add(place, f"got times {times}, expected finite seconds; try correcting them")
-    elif hand_over.end_s < hand_over.start_s:
-        faults.add(place, f"got times {times}, expected the end after the start; try correcting them")
-
-
-def _check_span(span: Span, num_ranks: int, place: str, faults: Faults) -> None:
-    check_number(span.rank, num_ranks, place, faults, "rank")
-    if isinstance(span.op, Send | Recv):
-        check_number(span.op.peer, num_ranks, place, faults, "peer")
-    times = (span.posted_s, span.start_s, span.end_s)
-    if not all(math.isfinite(time_s) for time_s in times):
-        faults.add(place, f"got times {times}, expected finite seconds; try correcting them")
-    elif span.end_s < span.start_s:
-        faults.add(place, f"got end {span.end_s} s before start {span.start_s} s, expected it after; try correcting it")
+    elif row.end_s < row.start_s:
+        faults.add(place, f"got end {row.end_s} s before start {row.start_s} s, expected it after; try correcting it")
 
 
 def _check_sample(sample: MemorySample, devices: frozenset[int], place: str, faults: Faults) -> None:

@@ -10,29 +10,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 from math import inf, lcm
 
-from pipesched.schedules import GeneratedOps, NotRunnableError, Schedule
+from pipesched.schedules import NotRunnableError, Schedule
 from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs_from_others, uses_up
 from pipesched.schedules.semantics import MeetingKey, Meetings
-
-
-def lower_generated(schedule: Schedule) -> Schedule:
-    """Return `schedule` with its communication, or `schedule` itself if it has its communication already.
-
-    Each read of a list works through the lists of all ranks; `lowered_ranks` works through them once for several
-    lists.
-    """
-    if schedule.is_lowered:
-        return schedule
-
-    def ops(rank: int) -> Iterator[Op]:
-        return lowered_ranks(schedule, (rank,))[rank]
-
-    lists = tuple(GeneratedOps(partial(ops, rank)) for rank in range(schedule.num_ranks))
-    return replace(schedule, lists=lists, is_lowered=True, layout=schedule.generated_layout)
 
 
 def lowered_ranks(schedule: Schedule, ranks: Collection[int]) -> Mapping[int, Iterator[Op]]:

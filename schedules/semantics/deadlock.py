@@ -216,15 +216,11 @@ class _Reasons:
         match op:
             case Send() | Recv():
                 return self._post(place, op)
-            case Reduce() if place not in self._held_by:
-                return Why.NEEDS, self._held(
-                    rank, lambda posted: isinstance(posted, Reduce) and posted.stage == op.stage
-                )
-            case Reduce():
+            case Reduce() if place in self._held_by:
                 holder = self._held_by[place]
                 why = Why.NEEDS if op.is_over_stages else Why.REPLICAS
                 return (Why.BEHIND, holder) if holder != place else (why, self._replica(place, op))
-            case Step():
+            case Step() | Reduce():
                 return Why.NEEDS, self._held(
                     rank, lambda posted: isinstance(posted, Reduce) and posted.stage == op.stage
                 )

@@ -234,12 +234,6 @@ def _agreement(ops: list[Compute]) -> Agreement:
     return Agreement.SAME if len({op.version for op in ops}) == 1 else Agreement.PREDICTED
 
 
-def is_consistent(schedule: Schedule) -> bool:
-    """Whether F and the backward of every (stage, microbatch) read the same weights."""
-    fine = (Agreement.SAME, None)
-    return all(use.agreement in fine for row in schedule.ops for use in uses(row, in_order=False))
-
-
 def live_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
     """Return the most versions in memory at once, with the newest, by (rank, stage)."""
     return _most(schedule, lambda use: len(use.held))
@@ -257,16 +251,3 @@ def _most(schedule: Schedule, count: Callable[[Use], int]) -> dict[tuple[int, in
             place = (rank, use.op.stage)
             most[place] = max(most.get(place, 0), count(use))
     return most
-
-
-def stages_in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Return, for each rank, the most (stage, microbatch) pairs between F and the end of the backward at once."""
-    peaks = []
-    for row in schedule.ops:
-        held = peak = 0
-        for op in row:
-            for part in computes(op):
-                held += in_flight_change(part)
-                peak = max(peak, held)
-        peaks.append(peak)
-    return tuple(peaks)

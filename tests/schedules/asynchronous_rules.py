@@ -8,6 +8,7 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Compute, Phase, Reduce, Step
+from pipesched.schedules.weights import staleness
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, parts
 
@@ -44,6 +45,11 @@ def _assert_stepped(row, stage, accumulate, num_replicas):
             assert [after for after in following[: len(expected)] if not isinstance(after, Compute)] == due
     assert count % accumulate == 0
     assert sum(isinstance(op, Step) for op in own) == count // accumulate
+
+
+def agrees(schedule: Schedule) -> bool:
+    """Whether F and the backward of each micro-batch read the same weights on every stage."""
+    return all(stage.same == stage.num_microbatches for stage in staleness(schedule).stages)
 
 
 def reads_of(schedule: Schedule) -> Reads:

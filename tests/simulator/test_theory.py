@@ -12,7 +12,7 @@ from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.schedules.weights.versions import stages_in_flight
+from pipesched.schedules.weights import staleness
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
@@ -40,6 +40,10 @@ class Form(NamedTuple):
     form: Callable[..., float]
     delays: st.SearchStrategy[float] = NO_DELAY
     recomputes: bool = False
+
+
+def stages_in_flight(schedule):
+    return staleness(schedule).in_flight
 
 
 def counts(p=P, m=M, **more):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from pipesched.schedules.builders import controllable_memory as module
 from pipesched.schedules.builders.controllable_memory import v_half, v_half_block, v_min, v_min_block
-from pipesched.schedules.weights.versions import stages_in_flight
+from pipesched.schedules.weights import staleness
 from tests.properties import examples
 from tests.schedules.builder_rules import (
     finish_times,
@@ -54,7 +54,7 @@ def test_the_peak_is_that_of_the_paper_wherever_there_are_as_many_microbatches(b
         assert len(finish_times(schedule)) == 6 * m * p
         chunks = most_in_flight(schedule)
         assert max(chunks) == 2 * min(m, peak)
-        assert tuple(chunks) == stages_in_flight(schedule)
+        assert tuple(chunks) == staleness(schedule).in_flight
 
 
 @both

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream, pipedream_2bw
 from pipesched.schedules.ops import Step
-from pipesched.schedules.weights.versions import is_consistent, live_versions, uses
+from pipesched.schedules.weights.versions import live_versions, uses
 from tests.properties import examples
-from tests.schedules.asynchronous_rules import newest, ordinary, reads_of
+from tests.schedules.asynchronous_rules import agrees, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters
 
 
@@ -31,7 +31,7 @@ def test_it_runs_in_the_order_of_1f1b(p, m):
 @given(RANKS, MICROBATCHES)
 def test_a_forward_reads_the_newest_weights_and_its_backward_the_same_again(p, m):
     schedule, expected = pipedream(p, m), newest(p, m)
-    assert is_consistent(schedule)
+    assert agrees(schedule)
     for (_, k, i), weights in reads_of(schedule).items():
         assert weights == expected["F", k, i]
 

@@ -5,9 +5,8 @@ from pipesched.schedules.builders.wpipe import wpipe
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Send
 from pipesched.schedules.weights import staleness
-from pipesched.schedules.weights.versions import is_consistent
 from tests.properties import examples
-from tests.schedules.asynchronous_rules import reads_of
+from tests.schedules.asynchronous_rules import agrees, reads_of
 from tests.schedules.builder_rules import most_in_flight
 from tests.schedules.builders.test_pipedream import periods
 
@@ -25,7 +24,7 @@ def test_the_second_group_reads_its_newest_weights_and_the_first_those_before(co
                 expected |= {(letter, p + k, i): (t, 0) for letter in "FB"}
     schedule = wpipe(p, accumulate * number, accumulate)
     assert reads_of(schedule) == expected
-    assert is_consistent(schedule)
+    assert agrees(schedule)
 
 
 @pytest.mark.parametrize("p", range(1, 9))

@@ -8,7 +8,6 @@ from pipesched.schedules import ScheduleError, ScheduleTraits, make_schedule, re
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.lowering.streamed_insertion import lower_generated
 from pipesched.schedules.ops import backward, forward
 from pipesched.schedules.transforms import ScheduleSpec, compute_only, delay_reduces, place_copies, recompute, replicate
 from tests.schedules.builder_rules import assert_one_line, kinds
@@ -64,7 +63,7 @@ def test_a_schedule_knows_its_entry_whatever_is_done_to_it(name):
     entry = CATALOGUE[name]
     made = [build(name, 4, 8), build_generated(name, 4, 8)]
     made += [recompute(schedule) for schedule in made] + [delay_reduces(schedule) for schedule in made]
-    made += [repeat(made[0], 2), lower(made[0]), lower_generated(made[1]), made[1].held(), compute_only(lower(made[0]))]
+    made += [repeat(made[0], 2), lower(made[0]), made[1].held(), compute_only(lower(made[0]))]
     made += [] if entry.traits.averages else [replicate(schedule, 2) for schedule in made]
     made += [replace(schedule, name="mine") for schedule in made]
     made += [from_json(to_json(schedule), "mine.json") for schedule in made if schedule.is_held]

@@ -11,17 +11,17 @@ from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import generated_pipedream, pipedream
 from pipesched.schedules.ops import Compute, Overlap, Phase, Step, backward, computes, forward
+from pipesched.schedules.weights import staleness
 from pipesched.schedules.weights.versions import (
     Agreement,
-    is_consistent,
     live_versions,
     looks_ahead,
-    stages_in_flight,
     stashing_steps,
     target,
     uses,
 )
 from tests.properties import examples
+from tests.schedules.asynchronous_rules import agrees
 from tests.schedules.builder_rules import assert_one_line, most_in_flight
 from tests.schedules.hand_schedules import mixed_backwards, replicated
 
@@ -130,7 +130,6 @@ def test_a_gradient_that_is_split_is_applied_after_its_weights_part():
 def test_all_phases_of_a_microbatch_are_compared(backwards, expected):
     schedule = one_rank(forward(0, 0), Step(0), *backwards)
     assert {use.agreement for use in all_uses(schedule)} == {expected}
-    assert is_consistent(schedule) is (expected is Agreement.SAME)
 
 
 def test_predictions_of_one_version_agree_but_are_not_the_same():
@@ -143,7 +142,6 @@ def test_predictions_of_one_version_agree_but_are_not_the_same():
     ):
         schedule = one_rank(Step(0), ahead, Step(0), Step(0), second)
         assert {use.agreement for use in all_uses(schedule)} == {expected}
-        assert is_consistent(schedule) is (expected is Agreement.SAME)
 
 
 def test_look_ahead_shortens_the_lag_once_there_is_something_to_predict_from():
@@ -156,7 +154,7 @@ def test_look_ahead_shortens_the_lag_once_there_is_something_to_predict_from():
 
 @pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(3, 4), interleaved(2, 4, 2), replicated()], ids=str)
 def test_synchronous_schedules_are_consistent_never_stale_and_hold_one_version(schedule):
-    assert is_consistent(schedule)
+    assert agrees(schedule)
     assert {use.staleness for use in all_uses(schedule)} == {0}
     assert set(live_versions(schedule).values()) == {1}
 
@@ -175,25 +173,21 @@ def test_replicas_hold_their_own_versions():
 
 @pytest.mark.parametrize("schedule", [gpipe(3, 5), one_f_one_b(4, 3), interleaved(2, 6, 3), pipedream(4, 9)], ids=str)
 def test_in_flight_counts_forwards_ahead_of_their_backwards(schedule):
-    assert stages_in_flight(schedule) == tuple(most_in_flight(schedule))
-    assert stages_in_flight(schedule) == tuple(
-        max(use.on_rank for use in uses(row, in_order=True)) for row in schedule.ops
-    )
+    assert staleness(schedule).in_flight == tuple(most_in_flight(schedule))
 
 
 def test_a_split_backward_ends_with_its_weights():
     split = [Compute(Phase.BACKWARD_INPUT, 0, 0), forward(0, 1), Compute(Phase.BACKWARD_WEIGHT, 0, 0)]
     rest = [Compute(Phase.BACKWARD_INPUT, 0, 1), Compute(Phase.BACKWARD_WEIGHT, 0, 1)]
-    assert stages_in_flight(one_rank(forward(0, 0), *split, *rest)) == (2,)
+    assert staleness(one_rank(forward(0, 0), *split, *rest)).in_flight == (2,)
 
 
 def test_a_stage_that_splits_some_of_its_backwards_ends_each_with_what_it_has():
-    assert stages_in_flight(mixed_backwards()) == (1,)
+    assert staleness(mixed_backwards()).in_flight == (1,)
 
 
 def test_an_empty_list_holds_nothing():
     empty = make_schedule("x", 1, 1, [[]])
-    assert stages_in_flight(empty) == (0,)
     assert all_uses(empty) == []
     assert live_versions(empty) == {}
 
