@@ -69,7 +69,7 @@ class Case:
 class LstmTagger(nn.Module):
     """An embedding, some LSTMs, and a head that scores every token."""
 
-    def __init__(self, layers: int = 14, width: int = 16) -> None:
+    def __init__(self, layers: int, width: int = 16) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, width)
         self.lstms = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(layers))
@@ -115,13 +115,13 @@ def images(num_samples: int) -> tuple[dict[str, Tensor], Tensor]:
     return {"pixel_values": torch.randn(num_samples, 3, 32, 32)}, torch.randint(0, 5, (num_samples,))
 
 
-def cases() -> dict[str, Case]:
-    """Return the eight models by name; the package transformers makes seven of them."""
+def cases(blocks: int = 14) -> dict[str, Case]:
+    """Return the eight models by name, all but ResNet-50 of a number of blocks; transformers makes seven of them."""
     import transformers as hf
 
     hf.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # as it is there
     words = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-    block = {"num_hidden_layers": 14, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    block = {"num_hidden_layers": blocks, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     sparse = {
         **block,
         "num_key_value_heads": 1,
@@ -136,12 +136,12 @@ def cases() -> dict[str, Case]:
     def made(model: str, config: str, **arguments: Any) -> Callable[[], nn.Module]:
         return lambda: getattr(hf, model)(getattr(hf, config)(**arguments))
 
-    gpt2 = made("GPT2LMHeadModel", "GPT2Config", n_layer=14, n_embd=16, n_head=2, n_positions=16, use_cache=False,
+    gpt2 = made("GPT2LMHeadModel", "GPT2Config", n_layer=blocks, n_embd=16, n_head=2, n_positions=16, use_cache=False,
                 resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **words)  # fmt: skip
     llama = made("LlamaForCausalLM", "LlamaConfig", num_key_value_heads=1, use_cache=False, **block, **words)
     bert = made("BertForMaskedLM", "BertConfig", **block, **no_dropout, **words)
-    t5 = made("T5ForConditionalGeneration", "T5Config", num_layers=7, d_model=16, d_ff=32, d_kv=8, num_heads=2,
-              dropout_rate=0.0, use_cache=False, decoder_start_token_id=0, **words)  # fmt: skip
+    t5 = made("T5ForConditionalGeneration", "T5Config", num_layers=blocks // 2, d_model=16, d_ff=32, d_kv=8,
+              num_heads=2, dropout_rate=0.0, use_cache=False, decoder_start_token_id=0, **words)  # fmt: skip
     vit = made("ViTForImageClassification", "ViTConfig", **block, **no_dropout, **picture)
     resnet = made("ResNetForImageClassification", "ResNetConfig", embedding_size=8, hidden_sizes=[8, 16, 24, 32],
                   depths=[3, 4, 6, 3], num_labels=5)  # fmt: skip
@@ -154,7 +154,7 @@ def cases() -> dict[str, Case]:
         "ViT": Case(vit, images, class_loss),
         "ResNet-50": Case(resnet, images, class_loss),
         "Mixtral": Case(mixtral, text, next_token_loss),
-        "LSTM": Case(LstmTagger, text, next_token_loss),
+        "LSTM": Case(partial(LstmTagger, blocks), text, next_token_loss),
     }
 
 

@@ -66,14 +66,14 @@ def test_the_refusal_names_what_there_is_memory_for(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_million_ops_are_simulated_in_little_memory():
-    """As objects they and their spans would take 300 MB more."""
+def test_many_ops_are_simulated_in_little_memory():
+    """131,072 passes and their messages take 58 MB; as objects they and their spans would take 75 MB more."""
     code = (
         "import resource, pipesched; "
         "pipesched.simulate(pipesched.build('1f1b', 64, 64), pipesched.DeviceCost(1.0, 2.0)).to_dict(); "
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
-        "pipesched.simulate(pipesched.build('1f1b', 128, 2048), pipesched.DeviceCost(1.0, 2.0)).to_dict(); "
+        "pipesched.simulate(pipesched.build('1f1b', 128, 512), pipesched.DeviceCost(1.0, 2.0)).to_dict(); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert int(done.stdout) < 350_000
+    assert int(done.stdout) < 88_000

@@ -72,7 +72,15 @@ def all_lists(schedule, costs, cluster):
     return known
 
 
+@pytest.fixture
+def quick_planner(monkeypatch):
+    """Let the planner try little: lists that it finds have to fit all the same."""
+    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_TRIES", 30)
+    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_MOVES", 300)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_planner")
 @pytest.mark.parametrize(("name", "p", "m", "seed"), [("1f1b", 2, 2, 0), ("zb_h1", 2, 2, 3), ("interleaved", 1, 2, 2)])
 def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found_fits(name, p, m, seed):
     draw = random.Random(seed)
@@ -108,13 +116,6 @@ def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found
         pipesched.optimize(
             schedule, pipesched.Setup(costs, Cluster((Device(memory_bytes=peaks[0] - 1),) * p, link)), seconds=0
         )
-
-
-@pytest.fixture
-def quick_planner(monkeypatch):
-    """Let the planner try little: lists that it finds have to fit all the same."""
-    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_TRIES", 30)
-    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_MOVES", 300)
 
 
 @pytest.mark.slow
