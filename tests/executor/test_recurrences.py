@@ -76,7 +76,7 @@ def compare(
 
 
 BY_HAND = recurrences.OPTIMIZERS
-RUNS = [(name, 4, optimizer, 60) for name in SCHEMES for optimizer in BY_HAND]
+RUNS = [(name, 4, optimizer, 30) for name in SCHEMES for optimizer in BY_HAND]
 RUNS += [
     (name, d, list(BY_HAND)[(d + k) % len(BY_HAND)], count)
     for k, name in enumerate(SCHEMES)

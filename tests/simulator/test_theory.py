@@ -23,7 +23,7 @@ from tests.properties import examples
 P, M, V, FEW = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4), st.integers(1, 6)
 SECONDS = st.floats(0.01, 10.0)
 DELAYS, NO_DELAY = st.one_of(st.just(0.0), st.floats(0.0, 20.0)), st.just(0.0)
-exactly = examples(30)
+exactly = examples(20)
 
 
 class Form(NamedTuple):

@@ -16,6 +16,7 @@ from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import even_bounds
+from tests.properties import thinned
 
 MODEL = resolve_model("digits:width=8,blocks=6")
 GPT = resolve_model("gpt:layers=2,width=16,heads=2,context=8")
@@ -99,8 +100,7 @@ RATES = {
 }
 
 
-@pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("name", "rate"), thinned(["gpipe", "1f1b"], RATES))
 def test_the_learning_rate_of_a_step_is_that_of_the_closed_form(name, rate):
     learning, factor = RATES[rate]
     result = trained(name, 12, learning=learning)
@@ -121,8 +121,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("name", "optimizer"), thinned(["gpipe", "1f1b"], OPTIMIZERS))
 def test_an_optimizer_with_its_settings_is_that_of_pytorch(name, optimizer):
     own, settings, make = OPTIMIZERS[optimizer]
     result = trained(name, 12, learning={**settings, "lr_schedule": "cosine"}, optimizer=own)

@@ -96,7 +96,6 @@ def test_every_layout_once(shape: ModelShape, experts: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("shape", "memory_bytes", "zeros"),
     [
-        (SMALL, None, (0, 1)),
         (SMALL, 2_500_000_000, (0, 1)),
         (SPARSE, 900_000_000, (0, 1)),
         (replace(SMALL, is_tied=True), None, (0, 1)),
