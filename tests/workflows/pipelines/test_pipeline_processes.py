@@ -51,6 +51,7 @@ Path(f"said{rank}").write_text(json.dumps(said))
 """
 TRACED = """
 from tests.workflows.pipelines.test_any_module import Branching, branching_batch, cross_entropy, sgd
+from tests.workflows.pipelines.test_pipeline_processes import Tied
 inputs, targets = branching_batch(16)
 example = {key: tensor[:4] for key, tensor in inputs.items()}
 
@@ -77,25 +78,69 @@ with pipesched.Pipeline(
     said["replicas"] = [pipe.step(inputs, targets).item() for _ in range(2)]
     groups = [group for optimizer in pipe.optimizers for group in optimizer.param_groups]
     said["weights"] = [parameter.tolist() for group in groups for parameter in group["params"]]
+torch.manual_seed(rank)
+with pipesched.Pipeline(
+    Tied().double(), schedule="1f1b", num_ranks=2, microbatches=2, loss=torch.nn.functional.cross_entropy,
+    optimizer=sgd, example=torch.arange(2),
+) as pipe:
+    said["tied"] = {name: tensor.tolist() for name, tensor in pipe.state_dict().items()}
+    said["tied losses"] = [pipe.step(torch.arange(4), torch.arange(4).flip(0)).item() for _ in range(3)]
 Path(f"said{rank}").write_text(json.dumps(said))
 """
-CASES = {
+REFUSED = {
     "evaluate against step": (
-        "pipe.step(*batch)\n    (pipe.step if rank else pipe.evaluate)(*batch)",
+        "pipe = pipeline(timeout_s=5.0); pipe.step(*batch); (pipe.step if rank else pipe.evaluate)(*batch)",
         "pipeline: got different calls (rank 0: call 2, evaluate; rank 1: call 2, step), expected the same calls in",
     ),
     "one step more": (
-        "pipe.step(*batch)\n    pipe.evaluate(*batch) if rank else None\n    pipe.step(*batch)",
+        "pipe = pipeline(timeout_s=5.0); pipe.step(*batch); pipe.evaluate(*batch) if rank else None; pipe.step(*batch)",
         "pipeline: got different calls (rank 0: call 2, step; rank 1: call 2, evaluate), expected the same calls in",
     ),
     "an update on one": (
-        "pipe.step(*batch, update=rank == 0)",
-        "pipeline: got different calls (rank 0: call 1, step; rank 1: call 1, step without update), expected the same",
+        "pipe = pipeline(timeout_s=5.0); pipe.step(*batch); pipe.step(*batch, update=rank == 0)",
+        "pipeline: got different calls (rank 0: call 2, step; rank 1: call 2, step without update), expected the same",
     ),
-    "one has died": ("pipe.step(*batch)\n    os._exit(3) if rank else pipe.step(*batch)", "rank 0 failed at"),
+    "other arguments": (
+        "pipeline(seed=rank)",
+        "seed: process 1 got something else than process 0; expected the same in every process",
+    ),
+    "other layers": (
+        "pipesched.Pipeline(torch.nn.Sequential(torch.nn.Linear(4, 4 + rank), torch.nn.Linear(4 + rank, 4)), "
+        "schedule='1f1b', num_ranks=2, microbatches=2, loss=torch.nn.functional.mse_loss, "
+        "optimizer=torch.optim.SGD, example=torch.ones(2, 4))",
+        "layers of the model: process 1 got something else than process 0; expected the same in",
+    ),
+    "other batches": (
+        "pipeline().step(*next(batches(1, 12, seed=rank)))",
+        "inputs: rank 1 got another batch than rank 0, expected the same batches in every process; try one seed",
+    ),
 }
+"""Calls that differ by rank, each with the start of its error; processes meet in the last ones, before they end."""
+REFUSING = """
+from tests.workflows.pipelines.test_pipeline_processes import REFUSED
+batch = next(batches(1, 12))
+for name, (call, _) in REFUSED.items():
+    try:
+        exec(call)
+    except (pipesched.ExecutionError, ValueError) as error:
+        said[name] = str(error)
+Path(f"said{rank}").write_text(json.dumps(said))
+"""
 
 pytestmark = pytest.mark.distributed
+
+
+class Tied(torch.nn.Module):
+    """An embedding that is the head too."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.block = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4)
+        self.head = torch.nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(self.block(self.embedding(x)).tanh())
 
 
 def torchrun(folder, script):
@@ -129,11 +174,18 @@ def test_processes_have_the_losses_of_a_plain_loop(tmp_path):
     assert [first[f"{name} groups"] for name in ("1f1b", "zbv", "chimera")] == [False, True, True]
 
 
-def test_a_traced_module_in_processes_is_the_same_as_in_one(tmp_path):
-    codes, printed = forked(tmp_path, TRACED)
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """Return what each of two processes has said of its traced modules."""
+    folder = tmp_path_factory.mktemp("traced")
+    codes, printed = forked(folder, TRACED)
     assert codes == [0, 0], printed
-    first, second = (json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2))
+    first, second = (json.loads((folder / f"said{rank}").read_text()) for rank in range(2))
     assert first == second
+    return first
+
+
+def test_a_traced_module_in_processes_is_the_same_as_in_one(traced):
     inputs, targets = branching_batch(16)
     example = {key: tensor[:4] for key, tensor in inputs.items()}
 
@@ -147,33 +199,45 @@ def test_a_traced_module_in_processes_is_the_same_as_in_one(tmp_path):
     with pipesched.Pipeline(build(), **how, example=example, clip_grad_norm=0.5) as pipe:
         losses = [pipe.step(inputs, targets).item() for _ in range(3)]
         scores, loss, state = pipe.evaluate(inputs)["scores"], pipe.evaluate(inputs, targets), pipe.state_dict()
-    told_losses, told_scores, told_loss, told_state, told_table = first["Branching"]
+    told_losses, told_scores, told_loss, told_state, told_table = traced["Branching"]
     assert told_losses == pytest.approx(losses, rel=1e-12)
     torch.testing.assert_close(torch.tensor(told_scores, dtype=torch.float64), scores, rtol=0, atol=1e-12)
     assert told_loss == pytest.approx(loss.item(), rel=1e-12)
     assert list(told_state) == list(state)
     assert told_table == str(pipe)
-    assert first["function"][0] == pytest.approx(drawn, rel=1e-12)
-    assert first["Branching predicted"] > 0
+    assert traced["function"][0] == pytest.approx(drawn, rel=1e-12)
+    assert traced["Branching predicted"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_a_script_out_of_turn_ends_in_one_line_everywhere(case, tmp_path):
-    calls, message = CASES[case]
-    script = f"""
-batch = next(batches(1, 12))
-pipe = pipeline(timeout_s=3.0)
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory):
+    """Return the errors of two processes by case; a pipeline follows each refused one."""
+    folder = tmp_path_factory.mktemp("refused")
+    codes, printed = forked(folder, REFUSING)
+    assert codes == [0, 0], printed
+    return [json.loads((folder / f"said{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_calls_that_differ_end_in_one_line_in_every_process(case, refusals):
+    for said in refusals:
+        assert said[case].startswith(REFUSED[case][1])
+        assert "\n" not in said[case]
+
+
+def test_a_process_that_dies_is_named_in_one_line(tmp_path):
+    script = """
+batch, pipe = next(batches(1, 12)), pipeline(timeout_s=3.0)
 try:
-    {calls}
+    pipe.step(*batch)
+    os._exit(3) if rank else pipe.step(*batch)
 except pipesched.ExecutionError as error:
-    Path(f"said{{rank}}").write_text(str(error))
+    Path(f"said{rank}").write_text(str(error))
 """
-    (torchrun if case == "one has died" else forked)(tmp_path, script)
-    told = [path.read_text() for path in sorted(tmp_path.glob("said*"))]
-    assert len(told) == (1 if case == "one has died" else 2), told
-    assert told[0].startswith(message)
-    assert not any("\n" in line for line in told)
+    torchrun(tmp_path, script)
+    (told,) = [path.read_text() for path in tmp_path.glob("said*")]
+    assert told.startswith("rank 0 failed at")
+    assert "\n" not in told
 
 
 def test_another_number_of_processes_is_refused(tmp_path):
@@ -181,55 +245,10 @@ def test_another_number_of_processes_is_refused(tmp_path):
     assert "schedule 1f1b has 2 ranks, but 3 processes were started" in printed
 
 
-def test_processes_with_other_arguments_are_refused(tmp_path):
-    _, printed = forked(tmp_path, "pipeline(seed=rank)")
-    assert "seed: process 1 got something else than process 0; expected the same in every process" in printed
-
-
-def test_processes_with_other_layers_are_refused(tmp_path):
-    script = """
-layers = torch.nn.Sequential(torch.nn.Linear(4, 4 + rank), torch.nn.Linear(4 + rank, 4))
-pipesched.Pipeline(
-    layers, schedule="1f1b", num_ranks=2, microbatches=2, loss=torch.nn.functional.mse_loss,
-    optimizer=torch.optim.SGD, example=torch.ones(2, 4),
-)
-"""
-    _, printed = forked(tmp_path, script)
-    assert "layers of the model: process 1 got something else than process 0; expected the same in" in printed
-
-
-class Tied(torch.nn.Module):
-    """An embedding that is the head too."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.block = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4)
-        self.head = torch.nn.Linear(4, 5, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, x):
-        return self.head(self.block(self.embedding(x)).tanh())
-
-
-def test_stages_that_share_a_weight_begin_with_equal_ones_though_scripts_have_drawn_others(tmp_path):
-    script = """
-from tests.workflows.pipelines.test_any_module import sgd
-from tests.workflows.pipelines.test_pipeline_processes import Tied
-torch.manual_seed(rank)
-with pipesched.Pipeline(
-    Tied().double(), schedule="1f1b", num_ranks=2, microbatches=2, loss=torch.nn.functional.cross_entropy,
-    optimizer=sgd, example=torch.arange(2),
-) as pipe:
-    said["before"] = {name: tensor.tolist() for name, tensor in pipe.state_dict().items()}
-    said["losses"] = [pipe.step(torch.arange(4), torch.arange(4).flip(0)).item() for _ in range(3)]
-Path(f"said{rank}").write_text(json.dumps(said))
-"""
-    codes, printed = forked(tmp_path, script)
-    assert codes == [0, 0], printed
-    said = json.loads((tmp_path / "said0").read_text())
+def test_stages_that_share_a_weight_begin_with_equal_ones_though_scripts_have_drawn_others(traced):
     module = Tied().double()
     module.load_state_dict(
-        {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in said["before"].items()}
+        {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in traced["tied"].items()}
     )
     optimizer, losses = sgd(module.parameters()), []
     for _ in range(3):
@@ -237,13 +256,7 @@ Path(f"said{rank}").write_text(json.dumps(said))
         losses.append(torch.nn.functional.cross_entropy(module(torch.arange(4)), torch.arange(4).flip(0)))
         losses[-1].backward()
         optimizer.step()
-    assert said["losses"] == pytest.approx([loss.item() for loss in losses], rel=1e-12)
-
-
-def test_processes_with_other_batches_are_refused(tmp_path):
-    _, printed = forked(tmp_path, "pipeline().step(*next(batches(1, 12, seed=rank)))")
-    message = "inputs: rank 1 got another batch than rank 0, expected the same batches in every process; try one seed"
-    assert printed.count(f"ExecutionError: {message}") == 2
+    assert traced["tied losses"] == pytest.approx([loss.item() for loss in losses], rel=1e-12)
 
 
 def test_one_process_of_torchrun_runs_all_ranks(tmp_path):
