@@ -143,7 +143,7 @@ def drawn_texts(path):
     return [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text())]
 
 
-@pytest.mark.parametrize("name", [r"$\frac$", "$x_1$ [/b]", "5 $ and 6 $", r"\$a$"])
+@pytest.mark.parametrize("name", [r"$\frac$, $x_1$ [/b], 5 $ and 6 $", r"\$a$"])
 def test_names_in_pictures_are_no_formulas(tmp_path, name):
     import matplotlib as mpl
 

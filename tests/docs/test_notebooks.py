@@ -51,10 +51,10 @@ SMALL = {
     },
     "06_published_runs": {},
     "07_your_own_module": {
-        "LAYERS": 4,
+        "LAYERS": 2,
         "WIDTH": 16,
         "TOKENS": 8,
-        "RESNET_DEPTHS": [2, 2, 2, 2],
+        "RESNET_DEPTHS": [1, 1, 1, 1],
         "RESNET_WIDTHS": [8, 8, 8, 8],
         "NUM_RANKS": 2,
         "NUM_MICROBATCHES": 2,

@@ -57,27 +57,23 @@ def told_by(program, folder, **environment):
 
 
 @pytest.mark.slow
-def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_path):
+def test_machine_code_is_made_anew_when_a_part_or_a_constant_in_another_file_of_its_room_has_changed(tmp_path):
     pytest.importorskip("numba")
-    (tmp_path / "doubling.py").write_text("from part import part\n\ndef loop(number):\n    return part(number) + 1\n")
+    parts, constants = tmp_path / "parts", tmp_path / "constants"
+    for room in (parts, constants):
+        room.mkdir()
+    (parts / "doubling.py").write_text("from part import part\n\ndef loop(number):\n    return part(number) + 1\n")
+    (constants / "scaling.py").write_text("from codes import FACTOR\n\ndef loop(number):\n    return FACTOR * number\n")
     program = (
-        "from pipesched.schedules.columns import machine_code; import doubling, part; "
-        "print(machine_code.compiled(doubling.loop, (part.part,))(3))"
+        "import sys; sys.path += ['parts', 'constants']; from pipesched.schedules.columns import machine_code; "
+        "import doubling, part, scaling; "
+        "print(machine_code.compiled(doubling.loop, (part.part,))(3), machine_code.compiled(scaling.loop)(3))"
     )
     for factor in (2, 5):
-        (tmp_path / "part.py").write_text(f"def part(number):\n    return {factor} * number\n")
-        assert told_by(program, tmp_path, PYTHONDONTWRITEBYTECODE="1").stdout.strip() == str(3 * factor + 1)
-
-
-@pytest.mark.slow
-def test_machine_code_is_made_anew_when_a_constant_in_another_file_of_its_room_has_changed(tmp_path):
-    pytest.importorskip("numba")
-    (tmp_path / "scaling.py").write_text("from codes import FACTOR\n\ndef loop(number):\n    return FACTOR * number\n")
-    program = "from pipesched.schedules.columns import machine_code; import scaling; "
-    program += "print(machine_code.compiled(scaling.loop)(3))"
-    for factor in (2, 5):
-        (tmp_path / "codes.py").write_text(f"FACTOR = {factor}\n")
-        assert told_by(program, tmp_path, PYTHONDONTWRITEBYTECODE="1").stdout.strip() == str(3 * factor)
+        (parts / "part.py").write_text(f"def part(number):\n    return {factor} * number\n")
+        (constants / "codes.py").write_text(f"FACTOR = {factor}\n")
+        told = told_by(program, tmp_path, PYTHONDONTWRITEBYTECODE="1")
+        assert told.stdout.split() == [str(3 * factor + 1), str(3 * factor)]
 
 
 @pytest.mark.slow

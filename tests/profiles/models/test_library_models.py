@@ -11,11 +11,11 @@ from pipesched.profiles.io import NameFromFile
 from pipesched.profiles.models import build_layers, draw_batch, draw_held_out, resolve_model, tensors_of, trace_model
 
 TINY = {
-    "gpt2": "n_layer=3,n_embd=16,n_head=2,vocab_size=300",
+    "gpt2": "n_layer=2,n_embd=16,n_head=2,vocab_size=300",
     "llama": "num_hidden_layers=2,hidden_size=16,num_attention_heads=2,num_key_value_heads=1,intermediate_size=8,"
     "vocab_size=50",
     "bert": "num_hidden_layers=2,hidden_size=16,num_attention_heads=2,intermediate_size=8,vocab_size=300",
-    "t5": "num_layers=3,d_model=16,d_kv=8,num_heads=2,d_ff=8,vocab_size=300",
+    "t5": "num_layers=2,d_model=16,d_kv=8,num_heads=2,d_ff=8,vocab_size=300",
     "vit": "num_hidden_layers=2,hidden_size=16,num_attention_heads=2,intermediate_size=8,image=32",
 }
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
@@ -120,7 +120,7 @@ def test_a_model_of_torchvision_equals_its_own_module():
 def test_a_cache_of_keys_and_values_crosses_no_cut(kind):
     """By default configurations of transformers keep a cache."""
     transformers = pytest.importorskip("transformers")
-    small = {"gpt2": {"n_layer": 2, "n_embd": 8, "n_head": 2}, "t5": {"num_layers": 3, "d_model": 8, "d_ff": 8}}
+    small = {"gpt2": {"n_layer": 2, "n_embd": 8, "n_head": 2}, "t5": {"num_layers": 2, "d_model": 8, "d_ff": 8}}
     config = transformers.AutoConfig.for_model(kind, vocab_size=16, **small[kind])
     auto = transformers.AutoModelForSeq2SeqLM if kind == "t5" else transformers.AutoModelForCausalLM
     tokens = torch.randint(16, (2, 4))

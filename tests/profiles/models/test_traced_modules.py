@@ -1,6 +1,7 @@
 """Modules of others as layers, against the whole module in float64 by PyTorch's autograd."""
 
 import copy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.models import build_layers, mapped, tensors_of, trace_model
 from pipesched.schedules.common import users_lines
 from tests.profiles.models.chains import Chain
-from tests.profiles.models.tiny_modules import ALL, CLASSES, gpt2, llama, lstm, resnet
+from tests.profiles.models.tiny_modules import ALL, CLASSES, gpt2, lstm
 
 LAYERS = {
     "gpt2": "transformer.wte transformer.h.0 transformer.h.1 transformer.h.2 lm_head",
@@ -29,10 +30,17 @@ TRACED_AGAIN = ("t5", "resnet", "lstm")
 """Models that get another number of samples too, for which layers are traced again."""
 
 
+@cache
+def chain_of(name):
+    """Return the chain of a tiny module, traced once; tests change its module and its layers alike."""
+    return Chain(ALL[name])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_layers_equal_the_whole_module(name):
-    chain = Chain(ALL[name])
+    chain = chain_of(name)
+    chain.layers.zero_grad()
     for num_samples, seed in ((2, 1), (3, 2)) if name in TRACED_AGAIN else ((2, 1),):
         loss, _ = chain.run_layers(num_samples, seed)
         assert abs(loss - chain.run_plain(num_samples, seed)) <= 1e-14
@@ -45,7 +53,7 @@ def test_layers_equal_the_whole_module(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
 def test_eval_mode_equals_the_whole_module(name):
-    chain = Chain(gpt2_with_dropout if name == "gpt2" else resnet)
+    chain = Chain(gpt2_with_dropout) if name == "gpt2" else chain_of(name)
     chain.run_layers(2, 0)
     chain.run_plain(2, 0)
     chain.layers.eval()
@@ -63,7 +71,7 @@ def gpt2_with_dropout():
 
 
 def test_layers_have_the_names_of_the_module_and_share_its_tied_parameters():
-    chain = Chain(lstm)
+    chain = chain_of("lstm")
     assert chain.model.ties == (((0, "embedding.weight"), (6, "head.weight")),)
     assert [*chain.layers[1].state_dict()] == [f"lower.0.{name}" for name in nn.LSTM(1, 1).state_dict()]
     assert chain.layers[0].get_parameter("embedding.weight") is chain.layers[6].get_parameter("head.weight")
@@ -192,9 +200,9 @@ def test_a_layer_runs_in_the_number_type_it_is_converted_to():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("factory", "has_mask"), [(gpt2, False), (llama, True)])
-def test_attention_without_padding_reads_no_mask(factory, has_mask):
-    chain = Chain(factory)
+@pytest.mark.parametrize(("name", "has_mask"), [("gpt2", False), ("llama", True)])
+def test_attention_without_padding_reads_no_mask(name, has_mask):
+    chain = chain_of(name)
     masks = []
 
     class Attention(TorchDispatchMode):
@@ -203,9 +211,9 @@ def test_attention_without_padding_reads_no_mask(factory, has_mask):
                 masks.append((kwargs or {}).get("attn_mask"))
             return function(*args, **(kwargs or {}))
 
-    chain.run_layers(3, 0)  # traces
+    chain.run_layers(2, 0)  # traces
     with Attention():
-        chain.layers(chain.model.batch(3, 0)[0])
+        chain.layers(chain.model.batch(2, 0)[0])
     assert [mask is not None for mask in masks] == [has_mask] * 3
 
 
