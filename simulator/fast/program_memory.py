@@ -32,9 +32,7 @@ from pipesched.simulator.memory import (
     row_bytes,
 )
 
-_WEIGHTS, _OPTIMIZER, _UPDATES, _RECEIVED = (
-    part.value for part in (Part.WEIGHTS, Part.OPTIMIZER, Part.UPDATES, Part.RECEIVED)
-)
+_WEIGHTS, _OPTIMIZER, _UPDATES = (part.value for part in (Part.WEIGHTS, Part.OPTIMIZER, Part.UPDATES))
 """Numbers of these parts."""
 
 
@@ -97,13 +95,12 @@ class HeldBytes:
         return num_pipelines * self.update_bytes + self.reference_bytes if num_pipelines > 1 else 0
 
 
-def held_on_devices(program: Program, costs: StageCosts, *, has_buffers: bool = True) -> tuple[HeldBytes, ...]:
+def held_on_devices(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...]:
     """Return the memory of each device that holds any, in ascending order; one rank runs on each.
 
     Args:
         program: The program.
         costs: Bytes of every stage.
-        has_buffers: Whether buffers of messages count.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.
@@ -112,8 +109,6 @@ def held_on_devices(program: Program, costs: StageCosts, *, has_buffers: bool = 
     require_stages(schedule, costs)
     rows = lifetimes(schedule.columns, schedule.num_stages)
     num_bytes = row_bytes(rows, costs, schedule.num_stages)
-    if not has_buffers:
-        num_bytes[rows.parts >= _RECEIVED] = 0
     rank_of, always = np.repeat(np.arange(schedule.num_ranks), np.diff(rows.begins)), []
     is_update, is_constant = rows.parts == _UPDATES, (rows.parts == _WEIGHTS) | (rows.parts == _OPTIMIZER)
     for is_meant in (is_constant, is_update):

@@ -20,8 +20,7 @@ A run without a flush is measured by its steady pace, so nothing is filled or dr
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -36,26 +35,13 @@ from pipesched.simulator.planner.stage_layout import StageLayout, layout_of
 from pipesched.simulator.search import Setting, memory_excess
 
 
-@dataclass(frozen=True, slots=True)
-class GradientReduction:
-    """The gradients of a stage, summed over its replicas.
-
-    Attributes:
-        seconds: Seconds of the reduction alone.
-        nics: NICs of the cluster on the way of the reduction, and the time that it occupies each [s].
-    """
-
-    seconds: float
-    nics: Mapping[int, float]
-
-
 @final
 class Bounds:
     """The bounds of candidates on one cluster, however messages go there: network options only make a run longer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._reductions: dict[tuple[int, tuple[int, ...]], GradientReduction] = {}
+        self._reductions_s: dict[tuple[int, tuple[int, ...]], float] = {}
         self._seconds: dict[int, tuple[StageCosts, dict[tuple[Phase, int], float]]] = {}  # by identity of the costs
 
     def of(self, candidate: Setting, costs: StageCosts) -> Estimate:
@@ -79,7 +65,7 @@ class Bounds:
         for devices in self._unlike(candidate):
             copy = _Copy(candidate, form, costs, self._cluster, devices, known_s)
             ends_s = [
-                self.reduction_of(candidate, stage, cost).seconds + copy.step_s(stage)
+                self._reduction_s(candidate, stage, cost) + copy.step_s(stage)
                 for stage, cost in enumerate(costs.stages)
             ]
             seconds = max(seconds, copy.least_s(ends_s))
@@ -98,19 +84,14 @@ class Bounds:
             devices_of.setdefault(kinds, devices)
         return list(devices_of.values())
 
-    def reduction_of(self, candidate: Setting, stage: int, cost: StageCost) -> GradientReduction:
-        """Return the reduction of the gradients of a stage over all its replicas."""
-        form = layout_of(candidate)
-        devices = tuple(candidate.device(rank, copy) for copy in range(candidate.width) for rank in form.homes[stage])
-        key = (cost.weight_bytes, devices)
-        if key not in self._reductions:
-            plan = all_reduce(cost.weight_bytes, devices, self._cluster)
-            nics: defaultdict[int, float] = defaultdict(float)
-            for phase in plan.phases:
-                for nic in {nic for hop in phase.hops for nic in self._cluster.nics_between(*hop) if nic is not None}:
-                    nics[nic] += phase.count * phase.occupied_s
-            self._reductions[key] = GradientReduction(plan.seconds, nics)
-        return self._reductions[key]
+    def _reduction_s(self, candidate: Setting, stage: int, cost: StageCost) -> float:
+        """Return the time in which all replicas of a stage sum its gradients."""
+        ranks = layout_of(candidate).homes[stage]
+        devices = tuple(candidate.device(rank, copy) for copy in range(candidate.width) for rank in ranks)
+        key = cost.weight_bytes, devices
+        if key not in self._reductions_s:
+            self._reductions_s[key] = all_reduce(cost.weight_bytes, devices, self._cluster).seconds
+        return self._reductions_s[key]
 
 
 @dataclass(frozen=True)  # without slots: sums are kept beside the fields

@@ -8,7 +8,7 @@ losses.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -19,6 +19,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Op, Reduce
 from pipesched.schedules.transforms import place_copies, replicate, with_tied_sum
 from pipesched.schedules.weights import staleness
 from pipesched.simulator import (
@@ -117,6 +118,21 @@ def lists_of_candidate(candidate: Setting, costs: StageCosts) -> Schedule:
     order, steps = candidate.order, steps_of(candidate)
     lists = _lowered_tied(order, steps, costs.tied_stages) if costs.tied_bytes else lowered(order, steps)
     return place_copies(lists, candidate.placement, candidate.width)
+
+
+def lists_of_copy(candidate: Setting) -> Schedule:
+    """Return the lowered lists of the first copy of a candidate on its devices, without the sums of gradients.
+
+    Raises:
+        ScheduleError: The schedule cannot have such counts.
+        SimulationError: They would be too long.
+    """
+    lists = lowered(replace(candidate, width=1).order, steps_of(candidate))
+    devices = tuple(candidate.device(rank, 0) for rank in range(candidate.num_ranks))
+    rows: tuple[Iterable[Op], ...] = lists.lists
+    if lists.columns.counts[op_cells.REDUCE]:
+        rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)
+    return replace(lists, lists=rows, rank_to_device=devices)
 
 
 def steps_of(candidate: Setting) -> int:

@@ -1,6 +1,6 @@
-"""The judge of plans: a bound, then one copy, then the whole candidate, then the details of a ranked plan.
+"""The judge of plans: a bound, then the whole candidate, then the details of a ranked plan.
 
-Each step is closer than the one before, and takes longer. Any of the first three can prove that a candidate does not
+Each step is closer than the one before, and takes longer. Both of the first two can prove that a candidate does not
 fit.
 """
 
@@ -20,6 +20,7 @@ from pipesched.simulator.fast import EqualPipelines, predict_scenario, simulate_
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import (
     lists_of_candidate,
+    lists_of_copy,
     num_cells,
     predict_candidate,
     shown_pace,
@@ -28,7 +29,6 @@ from pipesched.simulator.planner.candidate_evaluation import (
     time_parts,
 )
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
-from pipesched.simulator.planner.single_copy import bound_single_copy, lists_of_copy
 from pipesched.simulator.planner.stage_layout import refusal_of
 from pipesched.simulator.search import (
     UNPREDICTABLE,
@@ -81,9 +81,7 @@ class PlanJudge:
         return replace(bounded, outcome=_too_large(candidate, least))
 
     def __call__(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
-        """Return the candidate with more known of it: one copy of it, then all; under inf if that does not fit."""
-        if bounded.setting.width > 1 and not bounded.num_refined:
-            return self._with_copy(bounded)
+        """Return the candidate with its outcome; under inf if it does not fit."""
         outcome = self.weigh(bounded.setting)
         cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
         return replace(bounded, cost=cost, outcome=outcome)
@@ -154,18 +152,6 @@ class PlanJudge:
             return outcome
         faster = self.weigh(cut)
         return faster if faster.fits and faster.throughput > outcome.throughput else outcome
-
-    def _with_copy(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
-        candidate, request = bounded.setting, self._request
-        try:
-            copy = bound_single_copy(
-                candidate, self.cuts.costs_of(candidate), request.cluster, self._bounds, request.network
-            )
-        except UNPREDICTABLE as error:
-            return replace(bounded, cost=math.inf, outcome=Outcome(candidate, reason=str(error)))
-        if copy.over_memory is not None:
-            return replace(bounded, cost=math.inf, outcome=_too_large(candidate, copy))
-        return replace(bounded, cost=max(bounded.cost, copy.seconds / candidate.samples_per_step), num_refined=1)
 
     def _with_details(self, outcome: Outcome, estimate: Estimate, lists: Schedule) -> Outcome:
         candidate, timeline, request = outcome.setting, estimate.timeline, self._request

@@ -37,7 +37,6 @@ from pipesched.simulator.fast import (
 )
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import lists_of_candidate, predict_candidate
-from pipesched.simulator.planner.single_copy import bound_single_copy
 from pipesched.simulator.search import Setting
 from pipesched.simulator.tuner import Evaluator, predict_setting, profile_setting, search_settings, tuned
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting
@@ -549,8 +548,3 @@ def test_a_bound_is_never_above_what_simpy_says(feature, place):
     assert least.meaning is expected.meaning
     assert least.seconds <= expected.seconds * (1 + 1e-9)
     assert all(num_bytes <= expected.peak_bytes[device] for device, num_bytes in least.peak_bytes.items())
-    if candidate.width > 1:
-        copy = bound_single_copy(candidate, costs, cluster, Bounds(cluster), network)
-        assert copy.seconds <= expected.seconds * (1 + 1e-9)
-        assert (copy.meaning, copy.precision) == (expected.meaning, Precision.BOUND)
-        assert all(num_bytes <= expected.peak_bytes[device] for device, num_bytes in copy.peak_bytes.items())

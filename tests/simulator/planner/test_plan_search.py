@@ -15,7 +15,6 @@ from pipesched.simulator.planner import plan_search, search_plans
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.plan_judge import PlanJudge
 from pipesched.simulator.planner.request import candidates
-from pipesched.simulator.planner.single_copy import bound_single_copy
 from pipesched.workflows.planning import PlanSearch
 from tests.properties import examples
 from tests.simulator.planner.instances import random_request
@@ -126,6 +125,3 @@ def test_no_bound_is_above_what_it_bounds(seed):
         assert least.seconds <= outcome.seconds * SLACK, candidate
         assert max(least.peak_bytes.values()) <= outcome.held_bytes, candidate
         assert least.over_memory is None or not outcome.fits
-        single_copy = bound_single_copy(candidate, costs, request.cluster, bounds, network)
-        assert single_copy.seconds <= outcome.seconds * SLACK, candidate
-        assert all(held <= outcome.device_bytes[device] for device, held in single_copy.peak_bytes.items()), candidate
