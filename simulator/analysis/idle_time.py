@@ -134,7 +134,7 @@ class _Charges:
             find_transfers, self._cells, num_stages, num_microbatches, sends, recvs, num_steps=len(self._codes)
         )
         self._extent = Extent(timeline.start_s, timeline.start_s + timeline.makespan_s, SAME * timeline.makespan_s)
-        self._reduces, self._open = _reduces(spans.ops, stages)
+        self._reduces, self._open = _awaited(spans.ops, stages)
         reduce_of = machine_code.int32s(len(self._codes) if self._reduces else 0, -1)
         for step, reduce in self._reduces.items():
             reduce_of[step] = reduce
@@ -230,41 +230,30 @@ def _numbered(microbatches: machine_code.Int32s) -> tuple[machine_code.Int32s, i
     return np.array(numbers, np.int32), len(number_of)
 
 
-def _reduces(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the cell of the Reduce that each Step waits for, and for each rank the Reduces that no Step waits for.
+def _awaited(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return the awaited cell of each Step and computation, and for each rank the Reduces that no Step waits for.
 
-    A computation waits for the Unshard of its stage before it.
+    A Step waits for the Reduce of its stage before it, a computation for the Unshard; of an Overlap its first cell.
     """
-    waits = _unshards(ops, stages)
-    left: dict[int, list[int]] = {}
-    if not ops.counts[REDUCE]:
-        return waits, left
-    reduces, steps = (np.flatnonzero(ops.codes == code).tolist() for code in (REDUCE, STEP))
-    cells, is_reduce = sorted(reduces + steps), {*reduces}
-    for rank, (begin, end) in enumerate(pairwise(bisect_left(cells, begin) for begin in map(int, ops.begins))):
-        posted: dict[int, int] = {}
-        for cell in cells[begin:end]:
-            stage = int(stages[cell])
-            if cell in is_reduce:
-                posted[stage] = cell
-            elif stage in posted:
-                waits[cell] = posted.pop(stage)
-        left[rank] = [*posted.values()]
-    return waits, left
-
-
-def _unshards(ops: OpColumns, stages: Any) -> dict[int, int]:
-    """Return the cell of the Unshard that each computation waits for; of an Overlap for its first cell."""
     waits: dict[int, int] = {}
-    if not ops.counts[UNSHARD]:
-        return waits
-    for begin, end in pairwise(map(int, ops.begins)):
-        posted: dict[int, int] = {}
-        for cell in range(begin, end):
-            code, stage = int(ops.codes[cell]), int(stages[cell])
-            if code == UNSHARD:
-                posted[stage] = cell
-            elif stage in posted and (code < SEND_F or code >= OVERLAPPED):
-                is_second = cell > begin and ops.codes[cell - 1] >= OVERLAPPED
-                waits[cell - is_second] = max(posted.pop(stage), waits.get(cell - is_second, -1))
-    return waits
+    left: dict[int, list[int]] = {}
+    if not ops.counts[REDUCE] and not ops.counts[UNSHARD]:
+        return waits, left
+    codes, is_meant = ops.codes, np.isin(ops.codes, (REDUCE, UNSHARD, STEP))
+    if ops.counts[UNSHARD]:
+        is_meant |= (codes < SEND_F) | (codes >= OVERLAPPED)
+    cells = np.flatnonzero(is_meant)
+    for rank, (first, last) in enumerate(pairwise(np.searchsorted(cells, ops.begins).tolist())):
+        reduces: dict[int, int] = {}
+        unshards: dict[int, int] = {}
+        for cell in cells[first:last].tolist():
+            code, stage = int(codes[cell]), int(stages[cell])
+            if code in (REDUCE, UNSHARD):
+                (reduces if code == REDUCE else unshards)[stage] = cell
+            elif code == STEP and stage in reduces:
+                waits[cell] = reduces.pop(stage)
+            elif code != STEP and stage in unshards:
+                is_second = cell > ops.begins[rank] and codes[cell - 1] >= OVERLAPPED
+                waits[cell - is_second] = max(unshards.pop(stage), waits.get(cell - is_second, -1))
+        left[rank] = [*reduces.values()]
+    return waits, left

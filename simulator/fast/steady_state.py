@@ -23,8 +23,9 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import chain, pairwise, starmap
 from typing import final
+
+import numpy as np
 
 from pipesched.profiles.clusters import Cluster, possible_hops
 from pipesched.schedules import Schedule, Timeline, repeat
@@ -207,7 +208,7 @@ class LateOps:
 
     def __init__(self, ops: OpColumns, microbatches: range) -> None:
         begins, codes, stages, numbers, _ = ops.in_lists
-        ranks = chain.from_iterable(starmap(_repeated, enumerate(pairwise(begins))))
+        ranks = np.repeat(np.arange(ops.num_ranks), np.diff(begins)).tolist()
         self.ops = ops
         self._cells = {
             (rank, code % op_cells.OVERLAPPED, stage, number): cell
@@ -252,10 +253,6 @@ class LateOps:
             are_there = all(map(self._cells.__contains__, keys))
             self._before[lag] = [self._cells[key] for key in keys] if are_there else []
         return self._before[lag]
-
-
-def _repeated(rank: int, cells: tuple[int, int]) -> list[int]:
-    return [rank] * (cells[1] - cells[0])
 
 
 def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
