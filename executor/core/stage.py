@@ -31,6 +31,9 @@ from pipesched.profiles.models import (
 )
 from pipesched.schedules.ops import AnyWeightsOp, Average, Compute, Phase, Reduce, Step, Summed
 
+if TYPE_CHECKING:
+    from pipesched.profiles.measuring import Rest
+
 States: TypeAlias = Sequence[ModuleState]
 """The states of some modules at one moment."""
 
@@ -62,9 +65,6 @@ class ForwardStates:
             self._changing, self._is_known = [state.module for state in before], True
         return before
 
-
-if TYPE_CHECKING:
-    from pipesched.profiles.measuring import Rest
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
 """A function that maps (output, target) of one micro-batch to its mean loss, a scalar."""

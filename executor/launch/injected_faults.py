@@ -25,7 +25,7 @@ from pipesched.executor.core import (
     check_finite,
     lists_of,
 )
-from pipesched.profiles.models import Value, tensors_of
+from pipesched.profiles.models import Value, mapped, tensors_of
 from pipesched.schedules import Schedule
 from pipesched.schedules.common import shown
 from pipesched.schedules.formats import fill_disk
@@ -290,14 +290,8 @@ class Interference:
         return change
 
 
-def _spoil(module: object, arguments: object, output: object) -> object:  # noqa: ARG001 -- as torch calls it
-    if isinstance(output, tuple):
-        return tuple(_spoiled(part) for part in output)
-    return _spoiled(output)
-
-
-def _spoiled(part: object) -> object:
-    return part * math.nan if isinstance(part, Tensor) and part.is_floating_point() else part
+def _spoil(module: object, arguments: object, output: Value) -> Value:  # noqa: ARG001 -- as torch calls it
+    return mapped(lambda part: part * math.nan if part.is_floating_point() else part, output)
 
 
 def _fill_with_nan(result: Value | None, stage: Stage) -> None:

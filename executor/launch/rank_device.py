@@ -27,16 +27,6 @@ def ranks_of_processes(rank_to_device: Sequence[int]) -> list[int]:
     return sorted(range(len(rank_to_device)), key=lambda rank: rank_to_device[rank])
 
 
-def local_device(rank_to_device: Sequence[int], rank: int, local_rank: int, num_local_ranks: int) -> tuple[int, int]:
-    """Return the number of `rank`'s device among this machine's devices, from 0, and their count.
-
-    The ranks of a machine follow each other, as torchrun numbers them.
-    """
-    first = rank - local_rank
-    devices = sorted(set(rank_to_device[first : first + num_local_ranks]))
-    return devices.index(rank_to_device[rank]), len(devices)
-
-
 @dataclass(frozen=True, slots=True)
 class GpuView:
     """The GPUs that a process sees, as it publishes them.
@@ -153,12 +143,15 @@ class Neighbours:
 
     @staticmethod
     def of(rank_to_device: Sequence[int], process: int) -> Neighbours:
-        """Return the neighbours of a process; torchrun leaves the local numbers in the environment."""
+        """Return the neighbours of a process; torchrun leaves the local numbers in the environment.
+
+        The processes of a machine follow each other, as torchrun numbers them.
+        """
         devices = sorted(rank_to_device)
         local_process = int(os.environ.get("LOCAL_RANK", process))
-        num_local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", len(devices)))
-        here = local_device(devices, process, local_process, num_local_processes)
-        return Neighbours(process, local_process, devices, *here)
+        first, size = process - local_process, int(os.environ.get("LOCAL_WORLD_SIZE", len(devices)))
+        here = sorted(set(devices[first : first + size]))
+        return Neighbours(process, local_process, devices, here.index(devices[process]), len(here))
 
 
 def placed(device: DeviceKind, backend: Backend, near: Neighbours, store: Store) -> RankDevice:

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NoReturn, final
 
 from pipesched.executor import NOBODY, STOP_SIGNALS, failed
@@ -310,7 +309,7 @@ class RankWatch:
         if any(report.has_lost for report in reports):
             return self._lost(reports, states)
         self._stillness = self._stillness or Stillness(run.timeout_s)
-        if not self._stillness.is_over([*states.values()], attrgetter("is_stopped")):
+        if not self._stillness.is_over([*states.values()], lambda: any(state.is_stopped for state in states.values())):
             return None
         states = dict(sorted(states.items()))
         reported_standstill(

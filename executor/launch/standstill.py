@@ -43,18 +43,12 @@ class Stillness:
         self._seen = -1
         self._changed_s = self._written_s = time.monotonic()
 
-    def is_over(
-        self,
-        states: Sequence[RankState],
-        is_stopped: Callable[[RankState], bool],
-        is_stopped_all: Callable[[], bool] = lambda: False,
-    ) -> bool:
+    def is_over(self, states: Sequence[RankState], is_any_stopped: Callable[[], bool]) -> bool:
         """Return whether a rank has waited for another for too long, or no rank has moved.
 
         Args:
             states: States of all ranks.
-            is_stopped: Returns whether a signal has stopped the process of a rank; called only if no rank moves.
-            is_stopped_all: Returns whether no rank can move.
+            is_any_stopped: Returns whether a rank cannot move, as a signal has stopped it; called only if none moves.
         """
         if longest_wait_s(states) > self._timeout_s:
             return True
@@ -66,7 +60,7 @@ class Stillness:
         still_s = time.monotonic() - since_s
         if still_s <= self._timeout_s:
             return False
-        return is_stopped_all() or any(map(is_stopped, states)) or still_s > self._patience_s(states)
+        return is_any_stopped() or still_s > self._patience_s(states)
 
     def _patience_s(self, states: Sequence[RankState]) -> float:
         if not num_begun(states) or _is_one_writing(states):

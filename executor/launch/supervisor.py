@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -136,12 +137,12 @@ class Processes:
                 return
             states = self._read_all()
             on_progress(num_begun(states))
-            if stillness.is_over(states, is_stopped_at, self._is_server_gone):
+            if stillness.is_over(states, partial(self._is_any_stopped, states)):
                 raise self._standstill()
             time.sleep(_POLL_S)
 
-    def _is_server_gone(self) -> bool:
-        return self._processes[0].servers_end is not None
+    def _is_any_stopped(self, states: Sequence[RankState]) -> bool:
+        return self._processes[0].servers_end is not None or any(map(is_stopped_at, states))
 
     def _read_all(self) -> list[RankState]:
         return [self._progress_page.read(number) for number in range(len(self._ranks))]

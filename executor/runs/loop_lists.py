@@ -9,7 +9,7 @@ from functools import partial
 from pipesched.executor import ExecutionError
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Compute, Op, Payload, Phase, Recv, Reduce, Send, Step, computes
+from pipesched.schedules.ops import Op, Payload, Phase, Recv, Reduce, Send, Step, computes
 from pipesched.schedules.transforms import runs_without_flush
 
 
@@ -67,8 +67,5 @@ def _forwards(num_microbatches: int, ops: Iterable[Op]) -> Iterator[Op]:
             if op.message.payload is Payload.ACTIVATION and op.message.microbatch < num_microbatches:
                 yield op
         else:
-            yield from (part for part in computes(op) if _is_forward(part) and part.microbatch < num_microbatches)
-
-
-def _is_forward(op: Compute) -> bool:
-    return op.phase is Phase.FORWARD
+            forwards = (part for part in computes(op) if part.phase is Phase.FORWARD)
+            yield from (part for part in forwards if part.microbatch < num_microbatches)

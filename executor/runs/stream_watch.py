@@ -105,7 +105,7 @@ class StreamWatch:
             self._stillness = Stillness(self._timeout_s)
             return
         states = {rank: self._page.read(rank)._replace(rank=rank) for rank in self._streams}
-        if self._stillness.is_over([*states.values()], lambda _: False):
+        if self._stillness.is_over([*states.values()], lambda: False):
             stacks = {min(states): _stacks()}
             try:
                 error = reported_standstill(states, lambda _: (), lambda _: stacks, is_on_cpus=False)

@@ -106,9 +106,7 @@ class ChannelEnds(Transport):
             Payload.GRADIENT: {index: shape.gradient for index, shape in channels.shapes.items()},
         }
         self._device = channels.device
-        self._tag = channels.tag
-        self._reduce_groups = channels.reduce_groups
-        self._num_terms = channels.num_terms
+        self._channels = channels
         self._own_terms: dict[Group, _OwnTerms] = {}
         self._posted: dict[Message, Incoming] = {}
         self._under_way: defaultdict[int, deque[SentParts]] = defaultdict(deque)
@@ -171,7 +169,7 @@ class ChannelEnds(Transport):
         self._under_way[op.peer].append(self._isend_parts(shape, value, op.peer, number))
 
     def _isend(self, tensor: Tensor, peer: int, tag: int | None = None) -> tuple[dist.Work, Tensor]:
-        tensor, tag = self._staged(tensor), self._tag if tag is None else tag
+        tensor, tag = self._staged(tensor), self._channels.tag if tag is None else tag
         with waiting_for(f"rank {peer} to be there for a message", peer):
             work = dist.isend(tensor, peer, group=self._group(self._rank, peer), tag=tag)
         assert work is not None, "both ends are in the channel's group"
@@ -189,7 +187,7 @@ class ChannelEnds(Transport):
         self._posted[op.message] = Incoming(work, buffer, op.peer, proof, number)
 
     def _irecv(self, shape: BoundaryShape, peer: int, tag: int | None = None) -> tuple[dist.Work, Tensor]:
-        buffer, tag = self._buffer(shape), self._tag if tag is None else tag
+        buffer, tag = self._buffer(shape), self._channels.tag if tag is None else tag
         with waiting_for(f"rank {peer} to be there for a message", peer):
             work = dist.irecv(buffer, peer, group=self._group(peer, self._rank), tag=tag)
         assert work is not None, "both ends are in the channel's group"
@@ -212,14 +210,14 @@ class ChannelEnds(Transport):
             terms = self._own_terms[op.group] = _OwnTerms(tensor)
         else:
             terms.total, terms.num_terms = terms.total + tensor, terms.num_terms + 1
-        if terms.num_terms == self._num_terms.get(op.group, 1):
+        if terms.num_terms == self._channels.num_terms.get(op.group, 1):
             terms.take = self._reduce(op, terms.total)
             del self._own_terms[op.group]
         return terms.take_sum
 
     def _reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
         """Post the term of this rank."""
-        group = self._reduce_groups.get(op.group)
+        group = self._channels.reduce_groups.get(op.group)
         if group is None:
             return lambda: tensor  # no other rank has a term
         buffer, ranks = self._staged(tensor), dist.get_process_group_ranks(group)

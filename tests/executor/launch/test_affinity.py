@@ -5,18 +5,8 @@ import os
 import pytest
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.launch.rank_device import GpuView, gpu_places, local_device
+from pipesched.executor.launch.rank_device import GpuView, gpu_places
 from pipesched.profiles.processes import pin
-
-
-def test_ranks_of_one_device_share_its_cores():
-    two_pipelines = (0, 1, 0, 1)
-    assert [local_device(two_pipelines, rank, rank, 4) for rank in range(4)] == [(0, 2), (1, 2), (0, 2), (1, 2)]
-
-
-def test_devices_are_numbered_anew_on_every_machine():
-    pipeline = (0, 1, 2, 3)
-    assert [local_device(pipeline, rank, rank % 2, 2) for rank in range(4)] == [(0, 2), (1, 2), (0, 2), (1, 2)]
 
 
 @pytest.fixture

@@ -82,16 +82,17 @@ def test_on_cpus_nobody_is_asked_and_nccl_is_refused():
         placed("cpu", "nccl", near, None)
 
 
-@pytest.mark.parametrize(("variables", "expected"), [
-    ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 1, 1, 2)),
-    ({}, (3, 3, 3, 4)),
+@pytest.mark.parametrize(("devices", "variables", "expected"), [
+    ((0, 1, 2, 3), {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 1, 1, 2)),
+    ((0, 1, 2, 3), {}, (3, 3, 3, 4)),
+    ((0, 1, 0, 1), {}, (3, 3, 1, 2)),  # two pipelines
 ])  # fmt: skip
-def test_neighbours_are_numbered_as_the_launcher_says(variables, expected, monkeypatch):
+def test_neighbours_are_numbered_as_the_launcher_says(devices, variables, expected, monkeypatch):
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    near = Neighbours.of((0, 1, 2, 3), 3)
+    near = Neighbours.of(devices, 3)
     assert (near.process, near.local_process, near.index, near.num_devices) == expected
 
 

@@ -64,7 +64,7 @@ def test_ranks_may_write_a_checkpoint_for_as_long_as_they_may_take_to_start(monk
 
     def is_over_at(at_s, *whoms, is_stopped=False):
         now_s[0] = at_s
-        return stillness.is_over([RankState(num_ops=5, whom=whom) for whom in whoms], lambda state: is_stopped)
+        return stillness.is_over([RankState(num_ops=5, whom=whom) for whom in whoms], lambda: is_stopped)
 
     assert not is_over_at(0.0, NOBODY, NOBODY)
     for at_s in (1.0, 100.0, 250.0):

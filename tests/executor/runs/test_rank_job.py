@@ -95,11 +95,11 @@ def test_a_rank_whose_host_is_done_moves_as_long_as_its_device_does(streams, tmp
             until(lambda count=count: page.read(0).num_ops == count)
             with monkeypatch.context() as patched:
                 patched.setattr(time, "monotonic", lambda: now_s[0])
-                assert not stillness.is_over([page.read(0)], lambda state: True)
+                assert not stillness.is_over([page.read(0)], lambda: True)
                 now_s[0] += 1.5
         now_s[0] += 1.0
         monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-        assert stillness.is_over([page.read(0)], lambda state: True)
+        assert stillness.is_over([page.read(0)], lambda: True)
 
 
 def test_a_wait_of_the_host_is_told_when_the_device_comes_to_it_and_the_host_is_heard_afterwards(streams, tmp_path):
