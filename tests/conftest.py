@@ -69,14 +69,17 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out slow tests of the quick tier; else run their files first, so that none is waited for at the end."""
-    slow_files = {item.path for item in items if is_slow(item)}
-    turns = {file: turn for turn, file in enumerate(COMPILING)}
-    items.sort(key=lambda item: (turns.get(file_of(item.nodeid), len(turns)), item.path not in slow_files))
+    """Leave out slow tests of the quick tier; else run their files first, so that none is waited for at the end.
+
+    Files that compile loops come before all others.
+    """
     if config.getoption("quick"):
         left_out = [item for item in items if is_slow(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not is_slow(item)]
+    slow_files = {item.path for item in items if is_slow(item)}
+    turns = {file: turn for turn, file in enumerate(COMPILING)}
+    items.sort(key=lambda item: (turns.get(file_of(item.nodeid), len(turns)), item.path not in slow_files))
 
 
 @pytest.hookimpl(optionalhook=True)
