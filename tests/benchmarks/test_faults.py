@@ -66,22 +66,24 @@ def test_hostile_files_of_every_format_do_nothing(told):
 
 
 @pytest.mark.distributed
-def test_every_kind_of_fault_of_a_run_ends_as_promised_at_a_rank_and_op_that_chance_picks():
-    """The promised times are longer here: the machine is busy with other tests."""
+def test_faults_of_a_run_end_as_promised_at_a_rank_and_op_that_chance_picks():
+    """All kinds but four of `tests/executor`; the promised times are longer: the machine is busy with other tests."""
     done = run_program("""
 import random
 from fault_rows import fault_kinds, rank_faults, workers
 place = fault_kinds.PLACES[0]
-kinds = fault_kinds.kinds_of(place)
+elsewhere = ("kill", "raise", "exit", "nan")
+kinds = [(seed, kind) for seed, kind in enumerate(fault_kinds.kinds_of(place)) if kind not in elsewhere]
 workers.load_torch()
 def tried(index):
-    return rank_faults.outcome_of(kinds[index], place, random.Random(index), patience=10.0).wrong
-for kind, wrong in zip(kinds, workers.worked_off(tried, len(kinds), 2)):
+    seed, kind = kinds[index]
+    return rank_faults.outcome_of(kind, place, random.Random(seed), patience=10.0).wrong
+for (_, kind), wrong in zip(kinds, workers.worked_off(tried, len(kinds), 2)):
     print(kind, wrong, sep=": ")
 """)
     assert done.returncode == 0, done.stderr
     told = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert len(told) >= 14
+    assert len(told) >= 10
     assert {kind: wrong for kind, wrong in told.items() if wrong} == {}
 
 

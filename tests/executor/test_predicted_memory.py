@@ -4,7 +4,7 @@ import gc
 from collections import Counter, defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -93,6 +93,7 @@ def drawn(batch):
     return Batch(Drawn(batch.inputs), Drawn(batch.targets))
 
 
+@cache
 def measured(model, *sizes, **options):
     settings = ProfilerSettings(microbatch_sizes=sizes, repeats=1, warmup=1, **options)
     return profile_model(resolve_model(model), settings)

@@ -88,10 +88,15 @@ def test_tied_stages_train_as_the_module_with_shared_parameters(made, name, max_
         torch.testing.assert_close(parameter, expected[name], rtol=0, atol=1e-12)
 
 
+@pytest.fixture(scope="module")
+def traced():
+    return trace_model("whole", Whole, loss, batch)
+
+
 @pytest.mark.parametrize("max_norm", [None, 0.05])
 @pytest.mark.parametrize("name", ["1f1b", "zb_h1", "interleaved", "zbv", "copies"])
-def test_a_traced_module_with_shared_parameters_trains_as_it_does_in_one_piece(name, max_norm):
-    model, lists = trace_model("whole", Whole, loss, batch), LISTS[name]()
+def test_a_traced_module_with_shared_parameters_trains_as_it_does_in_one_piece(traced, name, max_norm):
+    model, lists = traced, LISTS[name]()
     lists, bounds = summed(model, lists if max_norm is None else with_step_barrier(lists))
     run = Local(lists, model, bounds=bounds, optimizer="adam", clip_grad_norm=max_norm)
     stages = {number: run.stage(number).module for number in range(lists.num_stages)}
