@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pipesched.schedules import NotRunnableError, Schedule, ScheduleError
-from pipesched.schedules.columns import Cells, MessageTable, OpColumns, machine_code, message_table
+from pipesched.schedules.columns import Cells, MessageTable, OpColumns, machine_code, message_table, op_cells
 from pipesched.schedules.common import MOST_RANKS, shown
 from pipesched.schedules.lowering.recv_places import (
     DONE,
@@ -27,7 +27,6 @@ from pipesched.schedules.lowering.recv_places import (
     KnownRanks,
     MeetingClocks,
     ReduceMeetings,
-    find_meetings,
     work_through,
     write_lowered,
 )
@@ -112,11 +111,10 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
     num_ranks, num_cells = columns.num_ranks, len(columns.codes)
     full: Any = machine_code.int32s
     cells, table = columns.cells, message_table(num_stages)
-    meetings, homes = ReduceMeetings(full(num_cells, -1), full(num_stages)), full(num_stages * num_microbatches, -1)
-    num_meetings = machine_code.run_loop(
-        find_meetings, cells, num_microbatches, meetings, full(2 * num_stages), homes, num_steps=num_cells
-    )
-    places = _recv_places(cells, table, num_microbatches, meetings, num_meetings, homes)
+    homes = full(num_stages * num_microbatches, -1)
+    forwards = np.flatnonzero(columns.codes % op_cells.OVERLAPPED == op_cells.F)
+    homes[columns.stages[forwards] * num_microbatches + columns.microbatches[forwards]] = columns.rank_of(forwards)
+    places = _recv_places(cells, table, num_microbatches, *_meetings(columns, num_stages), homes)
     if places is None:
         return None
     num_messages = int((places >= 0).sum())
@@ -134,6 +132,30 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
         num_steps=num_cells,
     )  # fmt: skip
     return lowered
+
+
+def _meetings(columns: OpColumns, num_stages: int) -> tuple[ReduceMeetings, int]:
+    """Return the meetings of the Reduces of gradients, numbered stage by stage, and their number."""
+    codes, stages = columns.codes, columns.stages
+    of_cell: Any = machine_code.int32s(len(codes), -1)
+    is_reduce = codes == op_cells.REDUCE
+    reduces = np.flatnonzero(is_reduce if columns.others is None else is_reduce & (columns.others == 0))
+    pairs = columns.rank_of(reduces) * num_stages + stages[reduces]  # of rank and stage
+    order = np.argsort(pairs, kind="stable")
+    reduces, pairs = reduces[order], pairs[order]
+    known, firsts, counts = np.unique(pairs, return_index=True, return_counts=True)
+    most = np.zeros(num_stages, np.int64)  # the Reduces of a stage on one rank
+    np.maximum.at(most, known % num_stages, counts)
+    begins = np.cumsum(most) - most
+    of_cell[reduces] = begins[stages[reduces]] + np.arange(len(reduces)) - np.repeat(firsts, counts)
+    steps = np.flatnonzero(codes == op_cells.STEP)
+    listed = pairs * len(codes) + reduces  # ascending: by rank and stage, then by cell
+    begin_of_pairs = (columns.rank_of(steps) * num_stages + stages[steps]) * len(codes)
+    num_before = np.searchsorted(listed, begin_of_pairs + steps) - np.searchsorted(listed, begin_of_pairs)
+    awaiting = steps[num_before > 0]
+    of_cell[awaiting] = begins[stages[awaiting]] + num_before[num_before > 0] - 1
+    members: Any = np.bincount(known % num_stages, minlength=num_stages).astype(np.int32)
+    return ReduceMeetings(of_cell, members), int(most.sum())
 
 
 def _recv_places(

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from pipesched.schedules.columns import Cells, MessageTable, op_cells
 
-F, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, RESHARD, OVERLAPPED = (
-    op_cells.F, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.RECV_B, op_cells.REDUCE, op_cells.STEP,
+SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, RESHARD, OVERLAPPED = (
+    op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.RECV_B, op_cells.REDUCE, op_cells.STEP,
     op_cells.RESHARD, op_cells.OVERLAPPED,
 )  # fmt: skip
 
@@ -81,54 +81,6 @@ class KnownMessages(NamedTuple):
     free: list[int]
 
 
-def find_meetings(  # noqa: C901 -- one loop, as below
-    cells: Cells, num_microbatches: int, meetings: ReduceMeetings, counts: list[int], homes: list[int]
-) -> int:
-    """Find the rank of each F, and which Reduces meet.
-
-    Args:
-        cells: The lists.
-        num_microbatches: m.
-        meetings: The meetings, to be written.
-        counts: 2 numbers per stage, zeros at first: room to count.
-        homes: Rank of the F of each micro-batch of each stage, -1 at first; to be written.
-
-    Returns:
-        Number of meetings.
-    """
-    begins, codes, stages, microbatches, others, _ = cells
-    of_cell, members = meetings
-    num_stages, num_meetings = len(members), 0
-    for turn in range(2):  # first how many meetings each stage has, then which they are
-        for rank in range(len(begins) - 1):
-            num_reduces = 0
-            for i in range(begins[rank], begins[rank + 1]):
-                code, stage = codes[i] % OVERLAPPED, stages[i]
-                if code == F:
-                    homes[stage * num_microbatches + microbatches[i]] = rank
-                elif code == REDUCE and (len(others) == 0 or others[i] == 0):
-                    if turn:
-                        of_cell[i] = counts[stage] + counts[num_stages + stage]
-                    elif counts[num_stages + stage] == 0:
-                        members[stage] += 1
-                    counts[num_stages + stage] += 1
-                    num_reduces += 1
-                    if turn == 0 and counts[num_stages + stage] > counts[stage]:
-                        counts[stage] = counts[num_stages + stage]
-                elif code == STEP and turn and counts[num_stages + stage]:
-                    of_cell[i] = counts[stage] + counts[num_stages + stage] - 1
-            if num_reduces:
-                for i in range(begins[rank], begins[rank + 1]):
-                    if codes[i] == REDUCE:
-                        counts[num_stages + stages[i]] = 0
-        if turn == 0:
-            for stage in range(num_stages):
-                num_meetings, counts[stage] = num_meetings + counts[stage], num_meetings
-            if num_meetings == 0:
-                break
-    return num_meetings
-
-
 def work_through(  # noqa: C901 -- one loop: more calls would cost more than the work
     cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: ReduceMeetings,
     met: MeetingClocks, ranks: KnownRanks, messages: KnownMessages, places: list[int],
@@ -139,8 +91,8 @@ def work_through(  # noqa: C901 -- one loop: more calls would cost more than the
         cells: The lists.
         table: Messages of the computations.
         num_microbatches: m.
-        homes: The rank of each F, from `find_meetings`.
-        meetings: From `find_meetings`.
+        homes: Rank of the F of each micro-batch of each stage, or -1.
+        meetings: The meetings.
         met: State of the meetings.
         ranks: State of the ranks.
         messages: State of the messages.
@@ -269,7 +221,7 @@ def write_lowered(  # noqa: C901 -- one loop, as above
         cells: The lists.
         table: Messages of the computations.
         num_microbatches: m.
-        homes: The rank of each F, from `find_meetings`.
+        homes: Rank of the F of each micro-batch of each stage, or -1.
         places: Places of Recvs, from `work_through`.
         bounds: n + R zeros: room to count Recvs.
         lowered: Columns of all cells, to be written.
