@@ -23,6 +23,8 @@ _COMMAND = "python benchmarks/convergence.py --data digits-4"
 _PART, _PAIRS = "# How well every scheme learns: digits, four stages", "Pairs of the papers, by the best accuracy"
 _LONGER, _SEEDS, _SCANS = 4, 12, 1500
 """Multiple of the page's steps for a pair that comes out opposite; seeds; scans of an epoch."""
+_EPOCHS = {"momentum": "70", "adam": "8 to 50", "adamw": "50 to 120"}
+"""Epochs of the paper's models by optimizer."""
 _SIGNS = {"ahead": 1, "undecided": 0, "behind": -1}
 
 
@@ -101,9 +103,10 @@ def _trained_longer(pair: Pair) -> str:
     setting, schemes = SETTINGS["digits-4"], (pair.first, pair.second)
     first, second = map(np.array, two_at_once(longest, [(scheme, pair.optimizer) for scheme in schemes]))
     low, high = interval((first - second).tolist())
+    epochs = setting.steps * setting.batch_size / _SCANS
     return (
         f" Opposite: {pair.first} and {pair.second} with {pair.optimizer} ({pair.text.split()[0]}). The page's "
-        f"{setting.steps} steps are {setting.steps * setting.batch_size / _SCANS:.0f} epochs, the paper has 70: after "
+        f"{setting.steps} steps are {epochs:.0f} epochs, the paper has {_EPOCHS[pair.optimizer]}: after "
         f"{_LONGER * setting.steps} steps the difference is {(first - second).mean():+.2f} [{low:+.2f}, {high:+.2f}]."
     )
 
