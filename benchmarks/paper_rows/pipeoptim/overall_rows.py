@@ -172,7 +172,7 @@ def table_vi() -> Outcome:
         f"an epoch of GPipe takes {_two(published_epochs)} x PipeOptim's; to the target {_two(published_totals)} x",
         f"{ratio:.2f} x; to the target {gains()['GPipe']:.2f} x ({_range('GPipe')})",
         verdict_of([ratio, gains()["GPipe"]], [published_epochs[0], published_totals[0]], 0.2),
-        f"Within 20 % of ResNet-101; the range leaves out each of {_SEEDS} seeds. The epochs of the others differ by "
+        f"Within 20 % of ResNet-101; the range leaves out each of {_SEEDS} seeds. Epoch times of the others differ by "
         f"at most {others - 1:.0%} here. Times are of processes whose stages sleep, so that two cores do for four; "
         "accuracy is of another run, of the same lists. The paper does not say how it chose its targets: 66.0 and "
         "55.5 % are its lowest maxima, 66.12 and 55.55 %, rounded down to half a point, and ours follows this rule. "
