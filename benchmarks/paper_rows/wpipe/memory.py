@@ -8,9 +8,8 @@ from statistics import fmean
 
 from paper_rows.figure import Outcome, Verdict, verdict_of
 from paper_rows.wpipe.models import MEMORY_BYTES, RESNEXT_BLOCKS, bert, convolutions
-from paper_rows.wpipe.search import Choice, Pipeline, ProfileOf
+from paper_rows.wpipe.search import Choice, Pipeline, ProfileOf, any_size
 from pipesched.profiles import OptimizerName
-from pipesched.profiles.costs import Profile
 
 _SCHEMES = ("gpipe", "pipedream_2bw", "wpipe")
 _WITHIN = 0.15
@@ -23,7 +22,7 @@ def repeat_memory() -> Outcome:
     """Simulate the memory of Bert96 as 8 : 1 and of ResNeXt200 as 2 : 4, with a micro-batch per GPU in flight."""
     sizes = (8, 16, 32, 64)
     berts: dict[OptimizerName, Peaks] = {
-        optimizer: _peaks(8, 1, sizes, partial(_bert, 96, optimizer)) for optimizer in ("momentum", "adam")
+        optimizer: _peaks(8, 1, sizes, any_size(bert(96, "float32", optimizer))) for optimizer in ("momentum", "adam")
     }
     resnext = _peaks(2, 4, (8, 16, 32), partial(convolutions, RESNEXT_BLOCKS["ResNeXt200"]))
     saved = {
@@ -49,10 +48,6 @@ def repeat_memory() -> Outcome:
         f"56 % and 29 % in the paper, {at_32} here.",
         [*_table({"Bert96, 8:1": berts["momentum"], "ResNeXt200, 2:4": resnext})],
     )
-
-
-def _bert(layers: int, optimizer: OptimizerName, size: int) -> Profile:  # noqa: ARG001 -- one profile has all sizes
-    return bert(layers, "float32", optimizer)
 
 
 def _peaks(depth: int, width: int, sizes: tuple[int, ...], profile_of: ProfileOf) -> Peaks:
@@ -113,7 +108,7 @@ def _largest(scheme: str, layers: int, recomputes: bool) -> int:
 
     def fits(size: int) -> bool:
         choice = Choice(scheme, 8, 1, size, 8, recomputes, False)
-        return max(Pipeline(choice, partial(_bert, layers, "momentum")).peaks()) <= MEMORY_BYTES
+        return max(Pipeline(choice, any_size(bert(layers))).peaks()) <= MEMORY_BYTES
 
     low, high = 0, 1024
     while low < high:

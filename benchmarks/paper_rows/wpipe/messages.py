@@ -13,9 +13,9 @@ from functools import cache, partial
 import pipesched
 from paper_rows.figure import Outcome, Verdict, range_verdict, verdict_of
 from paper_rows.wpipe.models import MEMORY_BYTES_PER_S, RESNEXT_BLOCKS, bert, convolutions
-from paper_rows.wpipe.search import ProfileOf
+from paper_rows.wpipe.search import ProfileOf, any_size
 from pipesched import Cluster, Link, NetworkOptions, Schedule, StageCosts, of_nodes
-from pipesched.profiles.costs import Compression, Profile
+from pipesched.profiles.costs import Compression
 from pipesched.profiles.io import load_machine
 from pipesched.profiles.partitioning import balanced_partition
 from pipesched.schedules.transforms import Placement, place_copies, recompute, replicate
@@ -189,7 +189,8 @@ def repeat_depths() -> Outcome:
 def repeat_compressed() -> Outcome:
     """Simulate compressed messages across the network: Bert384 at small and large batches, and ResNeXt500."""
     of_bert = {
-        batch: Case(_bert384, batch, resnext500().cluster).gain(Layout(8, 8, 8, "data")) for batch in (512, 4096)
+        batch: Case(any_size(bert(384)), batch, resnext500().cluster).gain(Layout(8, 8, 8, "data"))
+        for batch in (512, 4096)
     }
     of_resnext = resnext500().gain(B)
     is_alike = of_resnext > 1.01 and of_resnext > max(of_bert.values())
@@ -201,7 +202,3 @@ def repeat_compressed() -> Outcome:
         "Placement B, where messages cross the network. BERT's messages of a few MB are hidden: compression changes "
         "its throughput by little. The shape agrees if ResNeXt gains over 1 %, and more than BERT.",
     )
-
-
-def _bert384(size: int) -> Profile:  # noqa: ARG001 -- one profile has all sizes
-    return bert(384)

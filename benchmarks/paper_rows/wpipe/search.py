@@ -29,6 +29,11 @@ ProfileOf = Callable[[int], Profile]
 """A function from the samples of a micro-batch to the profile of a model."""
 
 
+def any_size(profile: Profile) -> ProfileOf:
+    """Return the function of a profile that has all sizes."""
+    return lambda _: profile
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A setting of a pipeline.

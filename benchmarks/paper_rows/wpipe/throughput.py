@@ -8,10 +8,10 @@ from functools import partial
 
 from paper_rows.figure import Outcome, Verdict, range_verdict
 from paper_rows.wpipe.models import MEMORY_BYTES, RESNEXT_BLOCKS, bert, convolutions
-from paper_rows.wpipe.search import Best, Pipeline, ProfileOf, choices, fastest
+from paper_rows.wpipe.search import Best, Pipeline, ProfileOf, any_size, choices, fastest
 from pipesched import StageCosts
 from pipesched.profiles import OptimizerName
-from pipesched.profiles.costs import MatmulPrecision, Profile
+from pipesched.profiles.costs import MatmulPrecision
 
 _TRAININGS: tuple[tuple[MatmulPrecision, OptimizerName], ...] = (
     ("float32", "momentum"),
@@ -19,10 +19,6 @@ _TRAININGS: tuple[tuple[MatmulPrecision, OptimizerName], ...] = (
     ("float16", "adam"),
 )
 """Number types and optimizers: the paper states neither for its throughput."""
-
-
-def _bert(layers: int, precision: MatmulPrecision, optimizer: OptimizerName, size: int) -> Profile:  # noqa: ARG001
-    return bert(layers, precision, optimizer)
 
 
 def _best(
@@ -68,7 +64,7 @@ def repeat_over_2bw() -> Outcome:
     """Search Bert768 on 64 GPUs with a batch of 2^9, for each depth and over all depths."""
     pairs = []
     for precision, optimizer in _TRAININGS:
-        profile_of = partial(_bert, 768, precision, optimizer)
+        profile_of = any_size(bert(768, precision, optimizer))
         for depth in (4, 8, 16, 32, 64):
             own, other = (_best(scheme, 64, 512, profile_of, depth) for scheme in ("wpipe", "pipedream_2bw"))
             pairs.append(Pair(f"{precision}, {optimizer}", f"{depth}:{64 // depth}", own, other))
@@ -115,7 +111,7 @@ def repeat_over_others() -> Outcome:
     batches = (8, 16, 32, 64, 128, 256, 512)
     bests: dict[tuple[str, str], dict[int, Best | None]] = {}
     models: dict[str, ProfileOf] = {
-        "Bert192": partial(_bert, 192, "float32", "momentum"),
+        "Bert192": any_size(bert(192)),
         "ResNeXt302": partial(convolutions, RESNEXT_BLOCKS["ResNeXt302"]),
     }
     for model, profile_of in models.items():
@@ -206,8 +202,8 @@ def _with_halved_messages(best: Best, profile_of: ProfileOf) -> float:
 def repeat_models() -> Outcome:
     """Search WPipe and 2BW on BERT and on ResNeXt, one node and eight, at a large batch, for both counts of 2BW."""
     models: dict[str, tuple[int, int, ProfileOf]] = {
-        "Bert96": (8, 512, partial(_bert, 96, "float32", "momentum")),
-        "Bert384": (64, 2048, partial(_bert, 384, "float32", "momentum")),
+        "Bert96": (8, 512, any_size(bert(96))),
+        "Bert384": (64, 2048, any_size(bert(384))),
         "ResNeXt200": (8, 512, partial(convolutions, RESNEXT_BLOCKS["ResNeXt200"])),
         "ResNeXt500": (64, 2048, partial(convolutions, RESNEXT_BLOCKS["ResNeXt500"])),
     }
