@@ -76,13 +76,15 @@ def compare(
 
 
 BY_HAND = recurrences.OPTIMIZERS
-RUNS = [(name, 4, optimizer, 30) for name in SCHEMES for optimizer in BY_HAND]
+RUNS = [
+    (name, 4, optimizer, 30) for k, name in enumerate(SCHEMES) for j, optimizer in enumerate(BY_HAND) if (j + k) % 2
+]
 RUNS += [
     (name, d, list(BY_HAND)[(d + k) % len(BY_HAND)], count)
     for k, name in enumerate(SCHEMES)
     for d, count in ((1, 20), (2, 30), (3, 30), (8, 40), (4, 3))
 ]
-"""Every scheme with every optimizer on four ranks, and with one of them in turn on other numbers of ranks."""
+"""Every scheme with half of the optimizers on four ranks, among them that of one rank, and one in turn on others."""
 
 
 def test_every_asynchronous_schedule_of_the_catalogue_has_a_recurrence():
