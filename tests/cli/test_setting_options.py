@@ -5,9 +5,10 @@ from typing import get_args
 
 import pytest
 
+from pipesched.cli.commands.plan import ModelOptions
 from pipesched.cli.commands.profile import LayerOptions
-from pipesched.cli.options.option_groups import grouped, setting_option, setting_words
-from pipesched.cli.options.plan_options import ModelOptions
+from pipesched.cli.commands.tune import setting_words
+from pipesched.cli.options.option_groups import grouped, setting_option
 from pipesched.cli.options.torch_options import RunOptions
 from pipesched.executor import RunSettings
 from pipesched.executor.launch import Measure, job_from_json

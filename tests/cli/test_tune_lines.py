@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipesched.cli.commands.tune import CommandLines, TunedModel
 from pipesched.cli.options.torch_options import RunOptions
-from pipesched.cli.options.tune_options import TunedModel
-from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.terminal import print_result
 from pipesched.executor.launch import job_from_json
 from pipesched.profiles.clusters import flat

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn
 
 import typer
 
@@ -13,21 +13,110 @@ import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import Json, file_option, given_options, grouped, out_option
-from pipesched.cli.options.plan_options import LayoutOptions, ModelOptions, PlanConditions
+from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
 from pipesched.cli.terminal import complain, json_answer, print_json, print_result, print_results, progress_bar
-from pipesched.profiles.io import load_gpu, names_shape
-from pipesched.questions import LayoutSettings, PlanLimits, PlanSettings, TrainerName
-from pipesched.schedules.common import Counts, declared, values_of
+from pipesched.executor import LayerSettings
+from pipesched.profiles import io, processes
+from pipesched.questions import ConvertRate, InputShare, LayoutSettings, PlanLimits, PlanSettings, TrainerName
+from pipesched.schedules.common import MAX_NUMBER, Counts, Description, declared, tuple_of, values_of
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import TABLE_FORMATS
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
+from pipesched.workflows import measuring, simulating
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
+    from pipesched.profiles.costs import Profile
     from pipesched.workflows.planning import LayoutSearch, PlanSearch
+
+
+_MOST_PROFILED = 8
+"""Default number of samples in the largest measured micro-batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConditions:
+    """Options for compression, backwards and the network."""
+
+    convert_bytes_per_s: ConvertRate = None
+    input_share: InputShare = None
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
+
+    def setup(self, profile: Profile, cluster: Cluster) -> simulating.Setup:
+        """Return the setup with a profile and machines."""
+        return simulating.Setup(
+            profile,
+            cluster,
+            self.network,
+            input_share=self.input_share,
+            convert_bytes_per_s=self.convert_bytes_per_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions(LayoutSettings):
+    """Options for planning a transformer that is estimated."""
+
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Data sheet of the GPUs, as h100, or a file (JSON) (default: the one of the --machine)."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions(LayerSettings):
+    """Options for profiling a model without a given profile."""
+
+    panel: ClassVar[str] = "Run"
+    microbatch_sizes: Annotated[
+        Counts | None,
+        Description(
+            "Samples per micro-batch to measure of a model, as 1,2,4; of a table, its one size.",
+            least=1,
+            most=MAX_NUMBER,
+        ),
+    ] = None
+
+    def load(self, what: str, batch_size: int, num_devices: int) -> Profile:
+        """Read a profile, or measure the model of that name.
+
+        Raises:
+            InputError: A profile, and options for measuring one.
+            ProfileError: The text is neither a file nor a model, or the model fails.
+        """
+        if suffix_of(what) == ".csv":
+            return self._of_table(what)
+        if io.names_profile(what):
+            if self != ModelOptions():
+                raise InputError(
+                    f"{what}: got a profile, and an option for measuring one, expected one of them; leave it out"
+                )
+            return io.load_profile(what)
+        require_device(self.device)
+        sizes = [2**power for power in range(4) if 2**power <= min(batch_size, _MOST_PROFILED)]
+        if self.microbatch_sizes is not None:
+            sizes = list(tuple_of(self.microbatch_sizes))
+        model = load_model(what)
+        companions = processes.num_companions(num_devices, self.device)
+        with progress_bar(f"profiling {model.name}") as tick:
+            return pipesched.profile(
+                model, sizes, companions=companions, progress=tick, **values_of(self, LayerSettings)
+            ).profile
+
+    def _of_table(self, file: str) -> Profile:
+        """Return the profile of a table of layers; the table is for one micro-batch size."""
+        sizes = () if self.microbatch_sizes is None else tuple_of(self.microbatch_sizes)
+        if len(sizes) != 1 or self != ModelOptions(microbatch_sizes=self.microbatch_sizes):
+            raise InputError(
+                f"{file}: got a table of layers, expected --microbatch-sizes with the one size that it is of, and no "
+                "other option of a model; try --microbatch-sizes 1, or, for more sizes, "
+                f"'pipesched profile --layer-costs {file}'"
+            )
+        return measuring.profile_of_layers(file, sizes[0]).profile
 
 
 @grouped
@@ -41,9 +130,9 @@ def plan(
     ],
     machines: MachineOptions,
     asked: PlanSettings,
-    layout: LayoutOptions = LayoutOptions(),  # noqa: B008 -- frozen
-    conditions: PlanConditions = PlanConditions(),  # noqa: B008
-    model: ModelOptions = ModelOptions(),  # noqa: B008
+    layout: LayoutOptions = LayoutOptions(),
+    conditions: PlanConditions = PlanConditions(),
+    model: ModelOptions = ModelOptions(),
     explain: Annotated[
         bool,
         typer.Option(
@@ -72,7 +161,7 @@ def plan(
     """
     if asked.trainer is not None:
         _require_flags_alone(out or (), explain=explain, is_json=json)
-    if names_shape(profile) or layout.gpu is not None:
+    if io.names_shape(profile) or layout.gpu is not None:
         _require_none(_not_of_layouts(asked, conditions, model, plot), f"{profile}, which is estimated")
         check_outputs(*((path, TABLE) for path in out or ()))
         layouts = _planned_layouts(profile, machines, asked, layout, model.microbatch_sizes)
@@ -185,7 +274,7 @@ def _gpus(machines: MachineOptions, num_devices: int | None, gpu: str | None) ->
     """Return the GPUs; a named one stands in its usual node, with its own memory, unless a node is given."""
     is_placed = machines.machine is not None or machines.gpus is not None
     if gpu is not None and not is_placed:
-        machines = replace(machines, machine=load_gpu(gpu).machine)
+        machines = replace(machines, machine=io.load_gpu(gpu).machine)
     cluster = machines.load_first(num_devices, "--devices", "plan")
     if gpu is None or is_placed or machines.memory_limit is not None:
         return cluster

@@ -2,34 +2,187 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import pipesched
-from pipesched.cli.errors import NEGATIVE, in_flags
+from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
-from pipesched.cli.options.torch_options import RunOptions
-from pipesched.cli.options.tune_options import TunedModel
+from pipesched.cli.options.torch_options import RunOptions, TrustModel, load_model
 from pipesched.cli.options.values import enough
-from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, doubts_of_own_machine
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, print_result, print_results, progress_bar
 from pipesched.executor import Repetitions
+from pipesched.profiles import io
 from pipesched.profiles.processes import LoadMeter
-from pipesched.questions import TuneSettings
-from pipesched.schedules.common import values_of
+from pipesched.questions import OF_PROCESSES, InputShare, LayerCut, MeasureSettings, TrainSettings, TuneSettings
+from pipesched.schedules.common import declared, tuple_of, values_of
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import TABLE_FORMATS, readable_bytes
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 
 if TYPE_CHECKING:
+    from pipesched.profiles.clusters import Cluster
+    from pipesched.profiles.costs import Profile
+    from pipesched.simulator.search import Setting
+    from pipesched.simulator.tuner import Problem
     from pipesched.workflows.simulating import Setup
     from pipesched.workflows.tuning import TuneResult, Verdict
+
+_MOST_SIZES = 8
+"""Micro-batch sizes to measure, with linear interpolation between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedModel:
+    """A model or its profile, the cut of its layers, and the network."""
+
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROFILE|MODEL", help="Measured profile (JSON), or a model that is profiled first, as gpt:layers=8."
+        ),
+    ]
+    partition: LayerCut = None
+    input_share: InputShare = None
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
+    trust_model: TrustModel = False
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a profile is given, and not a model."""
+        return io.names_profile(self.model)
+
+    def setup(self, machines: MachineOptions, cluster: Cluster, asked: TuneSettings, runs: RunOptions) -> Setup:
+        """Return the setup, with a profile that is read or measured.
+
+        Args:
+            machines: Options for the machines.
+            cluster: The machines, a device for each rank.
+            asked: The settings of the search.
+            runs: The options of runs.
+
+        Raises:
+            InputError: The options contradict each other.
+            ProfileError: A file is bad, the model does not exist, or it has fewer layers than stages.
+        """
+        from pipesched.workflows.simulating import Setup
+
+        if asked.resume is not None and not self.is_file:
+            raise InputError(
+                f"--resume: got it with {self.model}, which would be profiled anew, expected the same profile as "
+                "before; try pipesched profile --out first"
+            )
+        num_devices = len(cluster.devices)
+        profile = io.load_profile(self.model) if self.is_file else self._measured(asked, runs, num_devices)
+        machines.require_judged_profile(profile)
+        machines.require_gpus(profile)
+        if self.trust_model:
+            profile = replace(profile, model=io.trusted(profile.model))
+        return Setup(profile, cluster, self.network, partition=self.partition, input_share=self.input_share)
+
+    def _measured(self, asked: TuneSettings, runs: RunOptions, num_devices: int) -> Profile:
+        """Measure the micro-batch sizes of the space, or a few from the smallest to the largest."""
+        from pipesched.profiles.partitioning import parse_partition
+        from pipesched.simulator.search import divisors
+        from pipesched.simulator.tuner import AVGPIPE
+        from pipesched.workflows.tuning import require_dividing
+
+        model = load_model(self.model)
+        partition = self.partition or "balanced"
+        assert isinstance(partition, str), "an option is a text"
+        parse_partition(partition, (1.0,) * len(model.layers), num_devices)
+        counts: Sequence[int] = divisors(asked.batch_size)
+        counts_asked = counts if asked.microbatches is None else tuple_of(asked.microbatches)
+        require_dividing(counts_asked, asked.batch_size, counts)
+        sizes = sorted({asked.batch_size // count for count in counts_asked})
+        step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
+        some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
+        runs.require_possible()
+        return runs.profile(
+            model,
+            sorted(some),
+            num_devices,
+            splits=tuple(asked.schedules) != (AVGPIPE,),
+            num_pipelines=max(tuple_of(asked.pipelines or 1)),
+        )
+
+
+_NOT_TUNED = {"prediction", "averaging"}
+"""Options of runs without a meaning for tuned schedules, or for schedules without averaging."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLines:
+    """Makes the lines, with the options of `runs` that differ from their defaults."""
+
+    problem: Problem
+    given: TunedModel
+    runs: RunOptions
+
+    def __call__(self, setting: Setting) -> dict[str, str]:
+        """Return the line that runs `setting`, and the one that trains with it if the profile is of a model.
+
+        ``-m`` of both counts the micro-batches of all pipelines together.
+        """
+        size = self.problem.microbatch_size(setting)
+        model, schedule = self.problem.profile.model, self._schedule(setting)
+        cut = ["--partition", ",".join(map(str, self.problem.partition_of(setting)))]
+        share = [] if self.given.input_share is None else ["--input-share", f"{self.given.input_share:g}"]
+        profile = ["--profile", self.given.model, *share] if self.given.is_file else []
+        sized = ["--microbatch-size", str(size)]
+        if io.costs_file_of(model) is not None:
+            return {"run": _line("run", *schedule, *profile, *cut, *sized, *self._options(setting, RunOptions))}
+        batch = ["--batch-size", str(self.problem.batch_size)]
+        return {
+            "run": _line("run", *schedule, "--model", model, *cut, *sized, *self._options(setting, RunOptions)),
+            "train": _line("train", model, *schedule, *profile, *cut, *batch, *self._options(setting, TrainSettings)),
+        }
+
+    def lines(self, setting: Setting) -> list[str]:
+        """Return the same lines, indented for a caption."""
+        return [f"    {line}" for line in self(setting).values()]
+
+    def warnings(self) -> list[str]:
+        """Return a warning if a file, and not the user, names the code that the lines import."""
+        model = self.problem.profile.model
+        file = None if io.costs_file_of(model) is not None else io.imports_of(model)
+        return [] if file is None else [f"these lines import {model}, as {file} says: run them only if it is yours"]
+
+    def _schedule(self, setting: Setting) -> list[str]:
+        simplest = setting.simplest
+        words = ["-s", simplest.schedule, "-p", str(setting.num_ranks), "-m", str(setting.num_microbatches)]
+        words += [] if setting.num_chunks is None else ["-v", str(setting.num_chunks)]
+        words += [word for name, value in simplest.parameters for word in ("--set", f"{name}={value}")]
+        words += ["--recompute", "all"] if setting.recomputes else []
+        return [*words, *(["--recompute-when", "late"] if setting.recompute_when == "late" else [])]
+
+    def _options(self, setting: Setting, kind: type[RunOptions | TrainSettings]) -> list[str]:
+        """Return the options of `runs` that `kind` has too, if they differ from their defaults."""
+        untold = set(_NOT_TUNED) if setting.num_pipelines == 1 else {"prediction"}
+        untold |= set(OF_PROCESSES) if kind is TrainSettings else set()  # it trains in one process
+        default, shared = RunOptions(), {field.name for field in fields(kind)} - untold
+        values = {name: value for name, value in values_of(self.runs).items() if name in shared}
+        given = {name: value for name, value in values.items() if value != getattr(default, name)}
+        return [word for name, value in given.items() for word in setting_words(name, value)]
+
+
+def setting_words(name: str, value: object) -> list[str]:
+    """Return the words of a command line for a setting of a measured run that is not the default."""
+    option = declared(MeasureSettings)[name].option
+    return [option] if isinstance(value, bool) else [option, str(value)]
+
+
+def _line(*words: str) -> str:
+    return shlex.join(["pipesched", *words])
 
 
 @grouped

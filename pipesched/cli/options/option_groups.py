@@ -21,7 +21,6 @@ from pipesched.cli.errors import InputError, in_flags, name_options
 from pipesched.cli.options.schedule_options import schedule_names
 from pipesched.cli.options.values import counts, parse_bytes
 from pipesched.cli.terminal import all_columns
-from pipesched.questions import MeasureSettings
 from pipesched.schedules.common import MAX_NUMBER, Declared, declaration, declared, option_name, tuple_of
 
 _WIDE, _SETTINGS = "wide", "settings_file"
@@ -195,12 +194,6 @@ def given_options(record: Any, allowed: Collection[str] = ()) -> list[str]:
     return given
 
 
-def setting_words(name: str, value: object) -> list[str]:
-    """Return the words of a command line for a setting of a measured run that is not the default."""
-    option = declared(MeasureSettings)[name].option
-    return [option] if isinstance(value, bool) else [option, str(value)]
-
-
 def _option_kind(setting: Declared) -> Any:
     """Return the type that typer reads: a path or text of several types, and a text for sizes and lists."""
     kinds = get_args(setting.kind) if get_origin(setting.kind) in (Union, UnionType) else (setting.kind,)
@@ -234,7 +227,6 @@ Settings = Annotated[
         help='Options of this command as JSON, {"ranks": 4}; the command line wins.',
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the draws.", min=0, max=2**63 - 1)]
 
 
 def file_option(text: str, suffixes: Sequence[str] = (), *names: str, is_repeatable: bool = False) -> Any:
