@@ -56,6 +56,8 @@ from .session import is_rank as is_rank
 from .session import session as session
 from .table import Result as Result
 from .table import Table as Table
+from .table import cell_text as cell_text
+from .table import quantity_title as quantity_title
 from .table import with_equal_devices as with_equal_devices
 from .table import with_equal_in_one as with_equal_in_one
 from .table import with_nan as with_nan

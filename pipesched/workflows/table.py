@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules.common import printable
+from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +80,33 @@ class Result:
         first, *others = self.tables()
         notes: Iterable[str] = getattr(self, "notes", ())
         return "".join(table.to_html() for table in (first.noted(notes), *others))
+
+
+def cell_text(name: str, value: Any) -> str:
+    """Return a value for people, in the unit at the end of the name of its quantity; ``-`` for None."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case tuple():
+            return ":".join(map(str, value))
+    if name == "reason":
+        return readable_reason(value)
+    if name == "bandwidth_bytes_per_s":
+        return f"{value / 1e9:.4g} GB/s"
+    if name.endswith("_bytes"):
+        return readable_bytes(value)
+    if name.endswith(("_fraction", "utilization")):
+        return readable_share(value)
+    if not name.endswith("_per_s") and (name.endswith(("_s", "_s_per_microbatch")) or name.startswith("s_per_")):
+        return readable_s(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def quantity_title(name: str) -> str:
+    """Return the name of a quantity for people, without its unit."""
+    return name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
 
 
 def with_equal_in_one(rows: Iterable[Mapping[str, str]], to: str = "-") -> tuple[Mapping[str, str], ...]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
 from pipesched.simulator.search import COLUMN_HEADINGS, Outcome, pareto_front
-from pipesched.workflows import Table, estimate_data, with_nan
+from pipesched.workflows import Table, cell_text, estimate_data, with_nan
 from pipesched.workflows.simulating import Setup
 from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 
@@ -227,25 +226,3 @@ _SHOWN = dict.fromkeys(
     )
 )
 """The measures of a table for people, the most important first."""
-
-
-def cell_text(name: str, value: Any) -> str:
-    """Return a value of a column for people; ``-`` for None."""
-    show: Callable[[Any], str] = str
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name == "reason":
-        return readable_reason(value)
-    if name == "bandwidth_bytes_per_s":
-        return f"{value / 1e9:.4g} GB/s"
-    if name.endswith("_bytes"):
-        show = readable_bytes
-    elif name.endswith(("_fraction", "utilization")):
-        show = readable_share
-    elif name not in RATES and (name.endswith(("_s", "_s_per_microbatch")) or name.startswith("s_per_")):
-        show = readable_s
-    elif isinstance(value, float):
-        return f"{value:.4g}"
-    return str(_plain(value)) if isinstance(value, tuple) else show(value)

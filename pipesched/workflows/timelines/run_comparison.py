@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +16,17 @@ from pipesched.simulator.analysis import (
     Comparison,
     Quantity,
     compare_timelines,
-    readable_bytes,
     readable_change,
     readable_s,
-    readable_share,
 )
 from pipesched.workflows import (
     NOT_ONE_SPEED,
     Result,
     Table,
+    cell_text,
     merged_notes,
     other_speed,
+    quantity_title,
     timeline_notes,
     with_equal_devices,
 )
@@ -199,7 +199,7 @@ def _device_rows(comparison: Comparison) -> list[Mapping[str, str]]:
         for quantity in comparison.quantities:
             if quantity.name == name and quantity.device is not None:
                 cells = _cells(quantity, comparison.names)
-                rows[quantity.device] |= {f"{_title(name)} {column}": cell for column, cell in cells.items()}
+                rows[quantity.device] |= {f"{quantity_title(name)} {column}": cell for column, cell in cells.items()}
     return [{"device": str(device), **row} for device, row in sorted(rows.items())]
 
 
@@ -210,13 +210,9 @@ def _whole_lines(comparison: Comparison, whose: str) -> list[str]:
         if quantity.device is None:
             cells = _cells(quantity, comparison.names)
             lines.append(
-                f"{whose}{_title(quantity.name)}: {', '.join(f'{name} {cell}' for name, cell in cells.items())}"
+                f"{whose}{quantity_title(quantity.name)}: {', '.join(f'{name} {cell}' for name, cell in cells.items())}"
             )
     return lines
-
-
-def _title(name: str) -> str:
-    return name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
 
 
 def _meaning(comparison: Comparison) -> str:
@@ -227,13 +223,11 @@ def _meaning(comparison: Comparison) -> str:
 
 
 def _cells(quantity: Quantity, names: tuple[str, str] | None) -> dict[str, str]:
-    is_time, is_size = quantity.name.endswith("_s"), quantity.name.endswith("_bytes")
-    show: Callable[[float], str] = readable_s if is_time else readable_bytes if is_size else readable_share
     first, second = names or ("predicted", "measured")
     relative = quantity.error if names is None else quantity.difference
     return {
-        first: "-" if quantity.predicted is None else show(quantity.predicted),
-        second: "-" if quantity.measured is None else show(quantity.measured),
+        first: cell_text(quantity.name, quantity.predicted),
+        second: cell_text(quantity.name, quantity.measured),
         "error" if names is None else "difference": "-" if relative is None else readable_change(relative),
     }
 

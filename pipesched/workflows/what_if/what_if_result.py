@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline, Yardstick
 from pipesched.simulator import views
-from pipesched.simulator.analysis import Metrics, Slowness, readable_bytes, readable_change, readable_s, readable_share
-from pipesched.workflows import NOT_ONE_SPEED, Result, Table, other_speed, timeline_notes
+from pipesched.simulator.analysis import Metrics, Slowness, readable_change
+from pipesched.workflows import (
+    NOT_ONE_SPEED,
+    Result,
+    Table,
+    cell_text,
+    other_speed,
+    quantity_title,
+    timeline_notes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,19 +177,17 @@ class WhatIf(Result):
 
     def table(self) -> Table:
         """Return a row per quantity, formatted for people."""
-        rows = []
-        for quantity in self.quantities:
-            show = _shown(quantity.name)
-            rows.append(
-                {
-                    "": quantity.name.removesuffix("_s").removesuffix("_bytes").replace("_", " "),
-                    "measured": show(quantity.measured),
-                    "run, predicted": show(quantity.before),
-                    "what if": show(quantity.after),
-                    "change": _shown_change(quantity),
-                }
-            )
-        return Table(f"what if: {', '.join(self.asked)}", tuple(rows), "\n".join(self._lines()))
+        rows = tuple(
+            {
+                "": quantity_title(quantity.name),
+                "measured": cell_text(quantity.name, quantity.measured),
+                "run, predicted": cell_text(quantity.name, quantity.before),
+                "what if": cell_text(quantity.name, quantity.after),
+                "change": _shown_change(quantity),
+            }
+            for quantity in self.quantities
+        )
+        return Table(f"what if: {', '.join(self.asked)}", rows, "\n".join(self._lines()))
 
     def _lines(self) -> list[str]:
         low, high = self.interval
@@ -230,9 +236,3 @@ def _shown_change(quantity: ChangedQuantity) -> str:
         return "-"
     change = quantity.change if abs(quantity.change) >= 5e-4 else 0.0  # rounding errors have no sign
     return f"{round(100 * change, 1) + 0.0:+.1f} points" if quantity.is_share else readable_change(change)
-
-
-def _shown(name: str) -> Callable[[float | None], str]:
-    if name.endswith("_s"):
-        return lambda seconds: "-" if seconds is None else readable_s(seconds)
-    return readable_bytes if name.endswith("_bytes") else readable_share
