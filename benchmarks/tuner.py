@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 import pipesched
 from pipesched.profiles.io import cluster_text, load_cluster, parse_record
 from pipesched.profiles.processes import num_companions, num_cores
-from pipesched.questions import AccountingChoice, EvaluatorChoice
+from pipesched.questions import AccountingChoice, EvaluatorChoice, MeasureSettings
 from pipesched.simulator.analysis import to_markdown
 from pipesched.simulator.search import Outcome, Setting
 from pipesched.simulator.tuner import Problem, tuned
@@ -163,7 +163,9 @@ def _profile(case: Case) -> None:
 
 def _run(case: Case, iterations: int, setting: Setting) -> None:
     profile, cluster = pipesched.load_profile(case.profiles[0]), load_cluster(case.links)
-    measure = Measurement(Problem(profile, MODELS[case.name][1], cluster, "uniform"), iterations)
+    measure = Measurement(
+        Problem(profile, MODELS[case.name][1], cluster, "uniform"), MeasureSettings(iterations=iterations)
+    )
     outcome, seconds = undisturbed(lambda: measure(setting), str(setting))
     case.add(str(setting), seconds, outcome)
 

@@ -16,6 +16,7 @@ import pipesched
 from fidelity_rows.bench import Bench, Row
 from pipesched import ArgumentError, Cluster, Profile
 from pipesched.profiles.processes import num_companions
+from pipesched.questions import MeasureSettings
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.search import Setting
 from pipesched.workflows.tuning import Measurement, TuneResult
@@ -82,7 +83,7 @@ class Grid:
 def traversed(kind: str, links: Cluster, bench: Bench) -> Grid:
     """Run every setting of the grid twice, forth and back, and return the grid: single runs would favour luck."""
     result = tuned(kind, profile(kind), links)
-    measure = Measurement(result.problem, ITERATIONS)
+    measure = Measurement(result.problem, MeasureSettings(iterations=ITERATIONS))
     settings = [outcome.setting for outcome in result.outcomes]
     seconds: dict[Setting, list[float]] = {setting: [] for setting in settings}
     traversal_s = 0.0

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pipesched
 from gpu_rows.card import Card
 from gpu_rows.model_runs import profiled, settings_of, streamed
 from gpu_rows.row import Row
-from pipesched.executor.launch import RunSpec
-from pipesched.schedules import Schedule
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.search import Setting
-from pipesched.workflows.measuring import modelled_spec
 from pipesched.workflows.tuning import Measurement, rank_correlation
 
 MODEL, BATCH, MICROBATCHES = "gpt:layers=8,width=320,heads=8,context=512", 128, (1, 2, 4, 8)
@@ -40,12 +36,10 @@ def lines(card: Card) -> Iterator[str]:
         pipesched.Setup(profile, partition="uniform"), batch_size=batch, num_devices=1, microbatches=microbatches,
         pipelines=pipelines, advances=[0], num_workers=1,
     )  # fmt: skip
-    drift = card.pick(3, 2)
     measure = Measurement(
         result.problem,
-        card.pick(3, 2),
-        drift=drift,
-        spec=partial(_spec, card),
+        settings_of(card, iterations=card.pick(3, 2)),
+        drift=card.pick(3, 2),
         runs=lambda spec, tick: streamed(spec),  # noqa: ARG005
     )
     predicted_s = {outcome.setting: outcome.seconds for outcome in result.outcomes if outcome.seconds is not None}
@@ -80,12 +74,6 @@ class _Named:
 
     def __str__(self) -> str:
         return f"{self.setting.num_each}, {self.setting.num_pipelines}"
-
-
-def _spec(
-    card: Card, schedule: Schedule, model: str, bounds: tuple[tuple[int, int], ...], microbatch_size: int
-) -> RunSpec:
-    return modelled_spec(schedule, model, bounds, microbatch_size, settings_of(card, iterations=1, warmup=0))
 
 
 ROW = Row("Utilisation and the tuner's choice", f"regret of at most {LIMIT:.0%}", 65.0, lines)

@@ -5,6 +5,7 @@ import pytest
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.models import resolve_model
+from pipesched.questions import MeasureSettings
 from pipesched.simulator.tuner import Accounting, predict_setting, tuned
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure
 from pipesched.simulator.tuner.tuning_problem import Problem
@@ -21,7 +22,7 @@ def problem():
 
 
 def held_bytes(problem, setting):
-    return Measurement(problem, iterations=1, warmup=0, drift=0)(setting).held_bytes
+    return Measurement(problem, MeasureSettings(iterations=1, warmup=0), drift=0)(setting).held_bytes
 
 
 @pytest.mark.distributed

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipesched.profiles.processes import num_cores
+from pipesched.questions import OnShare, unheard
 from pipesched.simulator.analysis import readable_change, readable_s
 from pipesched.simulator.fidelity import MedianInterval
 from pipesched.simulator.search import Lag, Outcome, Race, Setting
-from pipesched.simulator.tuner import Problem, tuned_row
+from pipesched.simulator.tuner import tuned_row
 from pipesched.workflows import ArgumentError, Result, Table
 from pipesched.workflows.tuning.setting_runs import Measurement, RunSetting
 
@@ -206,27 +206,11 @@ def contenders_of(candidates: Sequence[Outcome], plain: Outcome | None, count: i
     return to_run(tuple(first.values()), plain, count)
 
 
-def race_here(
-    contenders: Sequence[Outcome],
-    problem: Problem,
-    measurement: Measurement,
-    budget_s: float,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> SettingRace:
-    """Race settings on this machine; arguments and errors as of `race_settings`."""
-    from pipesched.profiles.measuring import yardstick_s
-
-    kind = problem.profile.provenance.kind
-    num_busy = min(len(problem.cluster.devices), num_cores())
-    return race_settings(contenders, measurement, budget_s, lambda: yardstick_s(num_busy, kind), progress)
-
-
 def race_settings(
     contenders: Sequence[Outcome],
     measurement: Measurement,
     budget_s: float,
-    look: Callable[[], float],
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    progress: OnShare = unheard,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SettingRace:
     """Run `contenders` in turn until the fastest is clear of all others, or no further round fits into the budget.
@@ -236,9 +220,8 @@ def race_settings(
 
     Args:
         contenders: Settings that fit, the fastest by prediction first.
-        measurement: Runs one setting.
+        measurement: Runs one setting, and a fixed kernel before the first slice and after each.
         budget_s: Seconds.
-        look: Measures the seconds of a fixed kernel, before the first slice and after each.
         progress: Receives the spent fraction of the budget.
         clock: Returns the present moment [s].
 
@@ -250,11 +233,11 @@ def race_settings(
     if len(contenders) > 1:
         measurement(contenders[0].setting)
     runner = _Racing(contenders, measurement, progress, budget_s, clock)
-    yardsticks_s = [look()]
+    yardsticks_s = [measurement.look()]
     while not runner.race.is_over:
         is_spent = runner.run_slice()
         runner.race.look()
-        yardsticks_s.append(look())
+        yardsticks_s.append(measurement.look())
         if is_spent:
             break
     return runner.result(tuple(yardsticks_s))

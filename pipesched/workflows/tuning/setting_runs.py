@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipesched.executor import RunSettings
+from pipesched.executor import Repetitions, RunSettings
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import Profile
+from pipesched.profiles.processes import num_cores
 from pipesched.questions import MeasureSettings
-from pipesched.schedules import Schedule, ScheduleError, Timeline, repeat
+from pipesched.schedules import ScheduleError, Timeline, repeat
 from pipesched.schedules.common import values_of
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Step
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
     from pipesched.executor.runs import Measured
 
-StageBounds: TypeAlias = tuple[tuple[int, int], ...]
-MakeSpec: TypeAlias = "Callable[[Schedule, str, StageBounds, int], RunSpec]"
-"""From lists, a model's name, the layers of every stage and the samples of a micro-batch to one run of the lists."""
 RunLists: TypeAlias = "Callable[[RunSpec, Callable[[float], None]], Measured]"
 """A function that runs lists once and returns the measurement; its second argument is called with the progress."""
 
@@ -73,6 +71,11 @@ class RunSetting:
         return self.outcome.seconds or 0.0
 
 
+def measure_settings(runs: RunSettings, repetitions: Repetitions) -> MeasureSettings:
+    """Return the settings of runs and of their repetitions in one."""
+    return MeasureSettings(**values_of(runs, RunSettings), **values_of(repetitions, Repetitions))
+
+
 def require_same_layers(profile: Profile) -> None:
     """Refuse, before any search, a profile whose model cannot be run.
 
@@ -92,40 +95,20 @@ def require_same_layers(profile: Profile) -> None:
         )
 
 
-def spec_of_run(
-    schedule: Schedule,
-    model: str,
-    bounds: StageBounds,
-    microbatch_size: int,
-    settings: RunSettings = RunSettings(),  # noqa: B008 -- frozen
-    *,
-    is_checked: bool = True,
-) -> RunSpec:
-    """Return one run of the lists."""
-    from pipesched.workflows.measuring import modelled_spec  # loads torch, which a search does without
-
-    once = MeasureSettings(iterations=1, warmup=0, is_checked=is_checked, **values_of(settings, RunSettings))
-    return modelled_spec(schedule, model, bounds, microbatch_size, once)
-
-
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """A judge of settings that runs them.
 
     Attributes:
-        iterations: Iterations that count. One list has them and `warmup`, because pipelines do not wait for each other
+        settings: Settings of a run. One list has all its iterations, because pipelines do not wait for each other
             between iterations.
-        warmup: Iterations before them.
         drift: Further uncounted iterations for several pipelines, which begin together and drift apart.
-        spec: Makes one run of lists.
         runs: Runs lists; None: processes of this machine run them.
     """
 
     problem: Problem
-    iterations: int = 5
-    warmup: int = 1
+    settings: MeasureSettings = MeasureSettings()  # noqa: RUF009 -- frozen
     drift: int = 20
-    spec: MakeSpec = spec_of_run
     runs: RunLists | None = None
 
     def __call__(
@@ -150,20 +133,28 @@ class Measurement:
         seconds = _iteration_s(timeline, setting.num_pipelines, self._skipped(setting)) / setting.num_pipelines
         return Outcome(setting, seconds, held_bytes, over_memory_reason(over), yardstick=timeline.yardstick)
 
+    def look(self) -> float:
+        """Return the seconds of a fixed kernel while other cores are as busy as in a run."""
+        from pipesched.profiles.measuring import yardstick_s
+
+        num_busy = min(len(self.problem.cluster.devices), num_cores())
+        return yardstick_s(num_busy, self.problem.profile.provenance.kind)
+
     def num_iterations(self, setting: Setting) -> int:
-        """Return the iterations in one run: warm-up, `iterations`, and one more, as times are from Step to Step."""
-        return 1 + self._skipped(setting) + self.iterations
+        """Return the iterations in one run: warm-up, those that count, and one more, as times are from Step to Step."""
+        return 1 + self._skipped(setting) + self.settings.iterations
 
     def _skipped(self, setting: Setting) -> int:
-        return self.warmup + (self.drift if setting.num_pipelines > 1 else 0)
+        return self.settings.warmup + (self.drift if setting.num_pipelines > 1 else 0)
 
     def _spec_of(self, setting: Setting) -> RunSpec:
-        problem = self.problem
-        size = problem.microbatch_size(setting)
-        bounds = problem.bounds(setting)
+        from pipesched.workflows.measuring import modelled_spec  # loads torch, which a search does without
+
+        problem, once = self.problem, replace(self.settings, iterations=1, warmup=0)
         schedule = lower(problem.all_lists(setting, problem.costs(setting)))
         lists = repeat(schedule, self.num_iterations(setting)).held()
-        return self.spec(lists, problem.profile.model, bounds, size)
+        size = problem.microbatch_size(setting)
+        return modelled_spec(lists, problem.profile.model, problem.bounds(setting), size, once)
 
 
 def _iteration_s(timeline: Timeline, num_pipelines: int, skipped: int) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from statistics import StatisticsError, correlation, fmean
+from statistics import StatisticsError, correlation
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipesched.executor import Repetitions, RunSettings
@@ -25,7 +24,7 @@ from pipesched.workflows import (
     require_names,
 )
 from pipesched.workflows.tuning.setting_race import to_run
-from pipesched.workflows.tuning.setting_runs import Measurement, RunSetting, require_same_layers, spec_of_run
+from pipesched.workflows.tuning.setting_runs import Measurement, RunSetting, measure_settings, require_same_layers
 from pipesched.workflows.tuning.tune_result import TuneResult
 
 if TYPE_CHECKING:
@@ -172,8 +171,7 @@ def run_settings(question: RunSettingsQuestion) -> Verdict:
         raise ArgumentError("result: got no setting that fits, expected at least one; try more devices")
     require_same_layers(result.problem.profile)
     chosen = dict.fromkeys([*best, *(known[setting] for setting in settings)])
-    spec = partial(spec_of_run, settings=question.run_settings, is_checked=question.is_checked)
-    measurement = Measurement(result.problem, question.iterations, question.warmup, spec=spec)
+    measurement = Measurement(result.problem, measure_settings(question.run_settings, question))
     profiled = result.problem.profile.provenance.yardstick
     return verified_settings(tuple(chosen), measurement, question.progress, profiled=profiled)
 
@@ -214,15 +212,9 @@ def verified_settings(
 
 def rank_correlation(predicted_s: Sequence[float], measured_s: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation, -1 to 1, or None for fewer than two settings or all equal."""
+    from scipy.stats import rankdata  # type: ignore[import-untyped]  # it has no types
+
     try:
-        return correlation(_ranks(predicted_s), _ranks(measured_s))
+        return correlation(rankdata(predicted_s), rankdata(measured_s))
     except StatisticsError:
         return None
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the place of each value, equal ones sharing the mean of theirs."""
-    places: dict[float, list[int]] = {}
-    for place, value in enumerate(sorted(values)):
-        places.setdefault(value, []).append(place)
-    return [float(fmean(places[value])) for value in values]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import Annotated
 
@@ -53,8 +52,8 @@ from pipesched.workflows.arguments import (
     searched_entries,
 )
 from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_table_size, require_unused
-from pipesched.workflows.tuning.setting_race import CONTENDERS, contenders_of, race_here
-from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers, spec_of_run
+from pipesched.workflows.tuning.setting_race import CONTENDERS, contenders_of, race_settings
+from pipesched.workflows.tuning.setting_runs import Measurement, measure_settings, require_same_layers
 from pipesched.workflows.tuning.tune_result import TuneResult
 
 _FEW = 2000
@@ -131,7 +130,7 @@ def tune(question: TuneQuestion) -> TuneResult:
     if question.budget_s is None or measurement is None or not result.candidates:
         return result
     contenders = contenders_of(result.candidates, result.plain, question.num_contenders)
-    return replace(result, race=race_here(contenders, problem, measurement, question.budget_s, question.progress))
+    return replace(result, race=race_settings(contenders, measurement, question.budget_s, question.progress))
 
 
 def require_tuning(settings: TuneSettings, runs: RunSettings) -> None:
@@ -182,8 +181,7 @@ def _measurement(question: TuneQuestion, problem: Problem) -> Measurement | None
     require_possible(question.run_settings)
     require_epsilon((), question.run_settings)
     require_same_layers(problem.profile)
-    spec = partial(spec_of_run, settings=question.run_settings, is_checked=question.is_checked)
-    return Measurement(problem, question.iterations, question.warmup, spec=spec)
+    return Measurement(problem, measure_settings(question.run_settings, question))
 
 
 def _searched(question: TuneQuestion, problem: Problem, space: Space, measurement: Measurement | None) -> TuneResult:
