@@ -9,5 +9,4 @@ from .training_forecast import TrainingForecast as TrainingForecast
 from .training_result import TrainedRun as TrainedRun
 from .training_result import TrainingResult as TrainingResult
 from .training_result import forecast_table as forecast_table
-from .training_result import summarize_training as summarize_training
 from .training_result import trained_table as trained_table

@@ -105,8 +105,37 @@ class TrainingResult(Result):
         """
         if target_loss is not None:
             require_number("target_loss", target_loss)
-        row = summarize_training(self.schedule, self.forecast, self.trained, self.num_steps, target_loss)
-        return replace(row, seed=self.seed)
+        trained, forecast, diverged = self.trained, self.forecast, self.trained.diverged
+        tail = [] if diverged is not None else trained.steps[-max(1, self.num_steps // TAIL) :]
+        target_step = None if target_loss is None else _first_below(self.losses, target_loss, self.num_steps)
+        run = TrainedRun(
+            schedule=self.schedule,
+            steps=len(trained.steps),
+            training_loss=_mean_of(scores.loss for scores in tail),
+            training_accuracy=_mean_of(scores.accuracy for scores in tail if scores.accuracy is not None),
+            held_out_loss=self.held_out_loss,
+            held_out_accuracy=self.held_out_accuracy,
+            diverged_at=self.diverged_at,
+            diverged_loss=diverged.loss if diverged is not None and math.isfinite(diverged.loss) else None,
+            steps_to_target=None if target_step is None else target_step + 1,
+            steps_to_accuracy=self.steps_to_accuracy,
+            accuracy_measured_s=self.seconds_to_accuracy,
+            seed=self.seed,
+        )
+        if forecast is None:
+            return run
+        time, reached = forecast.time, trained.reached
+        return replace(
+            run,
+            staleness=forecast.staleness,
+            weight_versions=forecast.weight_versions,
+            predicted_copies=int(forecast.predicts),
+            seconds_per_step=time.period_s,
+            run_s=time.makespan_s,
+            steps_per_s=time.steps_per_s,
+            target_s=None if target_step is None else time.at_s(target_step),
+            accuracy_s=None if reached is None else _at_s(time, reached.num_steps),
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per step: loss, accuracy, and with costs its predicted time [s]."""
@@ -144,9 +173,6 @@ class TrainingResult(Result):
             return []
         return [launch_note(times.launch_s, times.run_s, "`is_distributed=True`" * times.is_bound)]
 
-
-if TYPE_CHECKING:
-    from pipesched.executor.training import Trained
 
 TAIL = 10
 """Number of parts of a run; the final training loss is the mean over the last part."""
@@ -187,14 +213,14 @@ class TrainedRun:
     held_out_accuracy: float | None
     diverged_at: int | None
     diverged_loss: float | None
-    staleness: int | None
-    weight_versions: int | None
-    predicted_copies: int | None
-    seconds_per_step: float | None
-    run_s: float | None
-    steps_per_s: float | None
-    steps_to_target: int | None
-    target_s: float | None
+    staleness: int | None = None
+    weight_versions: int | None = None
+    predicted_copies: int | None = None
+    seconds_per_step: float | None = None
+    run_s: float | None = None
+    steps_per_s: float | None = None
+    steps_to_target: int | None = None
+    target_s: float | None = None
     steps_to_accuracy: int | None = None
     accuracy_s: float | None = None
     accuracy_measured_s: float | None = None
@@ -205,49 +231,11 @@ class TrainedRun:
         return asdict(self)
 
 
-def summarize_training(
-    name: str, forecast: TrainingForecast | None, trained: Trained, num_steps: int, target_loss: float | None
-) -> TrainedRun:
-    """Combine the forecast and the result of a run in a row.
-
-    Args:
-        name: Name of the schedule.
-        forecast: The forecast, or None without one.
-        trained: The result.
-        num_steps: Requested steps.
-        target_loss: Target of the smoothed loss, or None.
-    """
-    diverged, reached = trained.diverged, trained.reached
-    tail = [] if diverged is not None else trained.steps[-max(1, num_steps // TAIL) :]
-    target_step = None if target_loss is None else first_below([s.loss for s in trained.steps], target_loss, num_steps)
-    return TrainedRun(
-        schedule=name,
-        steps=len(trained.steps),
-        training_loss=_mean_of(scores.loss for scores in tail),
-        training_accuracy=_mean_of(scores.accuracy for scores in tail if scores.accuracy is not None),
-        held_out_loss=None if trained.held_out is None else trained.held_out.loss,
-        held_out_accuracy=None if trained.held_out is None else trained.held_out.accuracy,
-        diverged_at=None if diverged is None else diverged.step,
-        diverged_loss=diverged.loss if diverged is not None and math.isfinite(diverged.loss) else None,
-        staleness=None if forecast is None else forecast.staleness,
-        weight_versions=None if forecast is None else forecast.weight_versions,
-        predicted_copies=None if forecast is None else int(forecast.predicts),
-        seconds_per_step=None if forecast is None else forecast.time.period_s,
-        run_s=None if forecast is None else forecast.time.makespan_s,
-        steps_per_s=None if forecast is None else forecast.time.steps_per_s,
-        steps_to_target=None if target_step is None else target_step + 1,
-        target_s=None if target_step is None or forecast is None else forecast.time.at_s(target_step),
-        steps_to_accuracy=None if reached is None else reached.num_steps,
-        accuracy_s=None if reached is None or forecast is None else _at_s(forecast.time, reached.num_steps),
-        accuracy_measured_s=None if reached is None else reached.seconds,
-    )
-
-
 def _at_s(time: RunTime, num_steps: int) -> float:
     return time.at_s(num_steps) if num_steps < time.num_steps else time.makespan_s
 
 
-def first_below(losses: Sequence[float], target_loss: float, num_steps: int) -> int | None:
+def _first_below(losses: Sequence[float], target_loss: float, num_steps: int) -> int | None:
     """Return the first step at which the smoothed loss is at most the target, or None if it never is."""
     from pipesched.simulator.views import smoothed, window_of
 

@@ -8,7 +8,7 @@ import torch
 
 from pipesched.executor.training import LossHistory, RunDiverged, ScoreReader, Scores, ScoreTable, Trained
 from pipesched.executor.training.scores import HostCopy
-from pipesched.workflows.training import summarize_training
+from pipesched.workflows.training import TrainingResult
 
 TABLE = ScoreTable((0.1, 0.5, 0.2, math.nan, 0.3, 0.25))
 
@@ -25,7 +25,7 @@ def test_the_mean_over_the_end_of_a_long_run_takes_few_bytes_a_step():
     trained = Trained(ScoreTable(range(2 * count)), None, None)
     tracemalloc.start()
     try:
-        assert summarize_training("1f1b", None, trained, count, None).training_loss == 1.9 * count - 1
+        assert TrainingResult("1f1b", "mlp", count, trained).summary().training_loss == 1.9 * count - 1
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
