@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.io import Plan
     from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
-    from pipesched.workflows.training import Training, TrainingForecast, TrainingResult
+    from pipesched.workflows.training import TrainedRun, Training, TrainingForecast, TrainingResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,18 +123,12 @@ def train(
 
     meter = LoadMeter()
     outputs.require_possible(options, costs.machines.memory_limit)
-    if target_loss is not None and not math.isfinite(target_loss):
-        raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     asked = _asked(schedule, model.name, trust_model, compare, costs, options)
-    asked.require_seeds(num_seeds)
-    asked.require_possible()
+    asked.require_possible(num_seeds, target_loss)
     if outputs.job is not None:
-        if len(asked.schedules) != 1 or num_seeds > 1:
-            got = f"{num_seeds} seeds" if num_seeds > 1 else f"{len(asked.schedules)} schedules"
-            raise InputError(f"--job: got {got}, expected one; write a job for each")
-        emit(launch.job_to_json(asked.job().spec), outputs.job)
+        emit(launch.job_to_json(asked.job(num_seeds).spec), outputs.job)
         return
-    from pipesched.workflows.training import require_trainable
+    from pipesched.workflows.training import forecast_table, require_trainable, trained_table
 
     require_device(options.device)
     require_trainable(options)
@@ -145,20 +139,20 @@ def train(
         fork_client.prepare(options.device)
     results = list(_train(trainings, outputs.log))
     _leave_if_paused(results[0], trainings[0])
-    named = ((result.schedule, f"{result.schedule}: {note}") for result in results for note in result.notes)
-    notes += merged_notes(named)
-    if options.export is not None and results[0].diverged_at is not None:
-        notes.append(f"{options.export} was not written: the run diverged")
-    _write(results, outputs, asked, target_loss)
+    notes += _notes_after(results, options.export)
+    outcomes = [result.summary(target_loss) for result in results]
+    _write(results, outcomes, outputs, asked, target_loss)
     if outputs.json:
-        outcomes = [result.summary(target_loss).to_row() for result in results]
         ahead = {name: asdict(trials) for name, trials in _ahead(results).items()}
-        data = {"model": asked.model.name, "costs": origin, "runs": outcomes} | ({"ahead": ahead} if ahead else {})
+        rows = [outcome.to_row() for outcome in outcomes]
+        data = {"model": asked.model.name, "costs": origin, "runs": rows} | ({"ahead": ahead} if ahead else {})
         print_json("train", data, notes)
-    else:
-        limits = dict.fromkeys(line for result in results for line in _limit_lines(costs, result.forecast))
-        targets = (target_loss, options.target_accuracy)
-        _print(results, "; ".join([origin, *limits]), targets, notes)
+        return
+    targets = (target_loss, options.target_accuracy)
+    print_results(
+        (trained_table(outcomes, *targets), forecast_table(outcomes, asked.costs_line(origin, results), *targets))
+    )
+    print_lines([*notes, *_lines_ahead(results)])
 
 
 def _notes_before(trainings: Sequence[Training], options: TrainSettings, meter: LoadMeter) -> list[str]:
@@ -174,25 +168,18 @@ def _notes_before(trainings: Sequence[Training], options: TrainSettings, meter: 
     return notes
 
 
-def _print(
-    results: Sequence[TrainingResult], costs: str, targets: tuple[float | None, float | None], notes: Sequence[str]
-) -> None:
-    """Print the tables of measurements and predictions, the notes, and the chosen advance of the forwards.
+def _notes_after(results: Sequence[TrainingResult], export: str | Path | None) -> list[str]:
+    """Return the notes on the runs, and on a file that was not written."""
+    named = ((result.schedule, f"{result.schedule}: {note}") for result in results for note in result.notes)
+    is_lost = export is not None and results[0].diverged_at is not None
+    return [*merged_notes(named), *([f"{export} was not written: the run diverged"] if is_lost else [])]
 
-    Args:
-        results: The runs.
-        costs: Origin of the costs.
-        targets: Target of the loss, and of the held-out accuracy.
-        notes: Lines below the tables.
-    """
-    from pipesched.workflows.training import forecast_table, trained_table
 
-    outcomes = [result.summary(targets[0]) for result in results]
-    print_results((trained_table(outcomes, *targets), forecast_table(outcomes, costs, *targets)))
-    print_lines(notes)
+def _lines_ahead(results: Sequence[TrainingResult]) -> Iterator[str]:
+    """Yield a line on the chosen advance of the forwards of each schedule."""
     for name, ahead in _ahead(results).items():
         tried = ", ".join(f"{trial.advance}: {readable_s(trial.seconds)}" for trial in ahead.trials) or "nothing"
-        print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
+        yield f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}"
 
 
 def _ahead(results: Sequence[TrainingResult]) -> dict[str, AdvanceTrials]:
@@ -201,7 +188,11 @@ def _ahead(results: Sequence[TrainingResult]) -> dict[str, AdvanceTrials]:
 
 
 def _write(
-    results: Sequence[TrainingResult], outputs: TrainOutputs, asked: TrainingOptions, target_loss: float | None
+    results: Sequence[TrainingResult],
+    outcomes: Sequence[TrainedRun],
+    outputs: TrainOutputs,
+    asked: TrainingOptions,
+    target_loss: float | None,
 ) -> None:
     """Draw the losses, and write the table, as asked."""
     if outputs.plot is not None:
@@ -212,8 +203,7 @@ def _write(
         means = [views.mean_curve(its) for its in curves.values()]
         views.save_figure(lambda: views.learning_curve_figure(means, title, target_loss), outputs.plot)
     if outputs.out is not None:
-        rows = [result.summary(target_loss).to_row() for result in results]
-        emit(TABLE_FORMATS[suffix_of(outputs.out)](rows), outputs.out)
+        emit(TABLE_FORMATS[suffix_of(outputs.out)]([outcome.to_row() for outcome in outcomes]), outputs.out)
 
 
 def _title(asked: TrainingOptions, num_seeds: int) -> str:
@@ -268,14 +258,6 @@ def _steps_before(checkpoints: CheckpointSettings | None) -> list[str]:
     """Return a note if a run continues from a checkpoint."""
     start = None if checkpoints is None else checkpoints.start
     return [] if start is None else [f"went on from {start}: the steps up to it were taken before"]
-
-
-def _limit_lines(costs: CostOptions, forecast: TrainingForecast | None) -> list[str]:
-    """Return the lines on the memory limit of a run."""
-    assert forecast is not None, "it has costs"
-    return device_limit_lines(
-        costs.machines, forecast.cluster, forecast.rank_to_device, has_bytes=forecast.costs.has_bytes
-    )
 
 
 def _require_fitting(forecasts: Sequence[TrainingForecast]) -> None:
@@ -350,13 +332,22 @@ class TrainingOptions:
     costs: CostOptions
     settings: TrainSettings
 
-    def require_possible(self) -> None:
-        """Refuse costs that no training takes, and settings that no schedule follows.
+    def require_possible(self, num_seeds: int, target_loss: float | None) -> None:
+        """Refuse costs that no training takes, settings that no schedule follows, and impossible seeds and targets.
 
         Raises:
-            ArgumentError: There are such options.
+            ArgumentError: There are such options; or a run that has files of its own has several seeds.
         """
-        costs = self.costs
+        if target_loss is not None and not math.isfinite(target_loss):
+            raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
+        options, costs = self.settings, self.costs
+        given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": options.export}
+        for name, value in given.items():
+            if value is not None and num_seeds > 1:
+                raise InputError(f"--{name}: got {value} for {num_seeds} seeds, expected one; leave --seeds out")
+        fault = declared(TrainSettings)["seed"].fault(options.seed + num_seeds - 1)
+        if fault is not None:
+            raise InputError(f"--seeds: {fault}, from --seed {options.seed} on; try a smaller --seed")
         if costs.stage_costs is not None or costs.layer_costs is not None or costs.microbatch_size is not None:
             raise InputError(
                 "--stage-costs, --layer-costs and --microbatch-size: got one, expected --profile, --uniform, or "
@@ -368,30 +359,17 @@ class TrainingOptions:
             raise InputError("--partition: got balanced with --uniform, expected uniform or counts; try 2,2,1")
         specs = [schedule for schedule in self.schedules if not isinstance(schedule, io.Plan)]
         if len(specs) > 1 and all(spec.lists is None for spec in specs):
-            arguments.require_followed({spec.name: spec.traits for spec in specs}, self.settings)
+            arguments.require_followed({spec.name: spec.traits for spec in specs}, options)
 
-    def require_seeds(self, num_seeds: int) -> None:
-        """Refuse several seeds of a run that has files of its own, and seeds beyond the largest.
-
-        Raises:
-            InputError: They are refused.
-        """
-        options = self.settings
-        given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": options.export}
-        for name, value in given.items():
-            if value is not None and num_seeds > 1:
-                raise InputError(f"--{name}: got {value} for {num_seeds} seeds, expected one; leave --seeds out")
-        setting = declared(TrainSettings)["seed"]
-        fault = setting.fault(options.seed + num_seeds - 1)
-        if fault is not None:
-            raise InputError(f"--seeds: {fault}, from --seed {options.seed} on; try a smaller --seed")
-
-    def job(self) -> Training:
+    def job(self, num_seeds: int) -> Training:
         """Return the one run, for processes that torchrun starts; nothing is predicted.
 
         Raises:
-            ArgumentError: Options do not go together, or the partition does not fit.
+            ArgumentError: There are several runs, options do not go together, or the partition does not fit.
         """
+        if len(self.schedules) != 1 or num_seeds > 1:
+            got = f"{num_seeds} seeds" if num_seeds > 1 else f"{len(self.schedules)} schedules"
+            raise InputError(f"--job: got {got}, expected one; write a job for each")
         profile = self.costs.profile
         cluster = {} if profile is None else {"cluster": self._cluster(self.schedules[0])}
         asked = {"is_distributed": True, "partition": self.costs.partition_text, "profile": profile, **cluster}
@@ -465,6 +443,18 @@ class TrainingOptions:
                 progress=tick,
                 **values_of(self.settings, LayerSettings),
             ).profile
+
+    def costs_line(self, origin: str, results: Sequence[TrainingResult]) -> str:
+        """Return the origin of the costs, and the memory limits of the runs, in a line."""
+        limits = dict.fromkeys(
+            line
+            for forecast in (result.forecast for result in results)
+            if forecast is not None
+            for line in device_limit_lines(
+                self.costs.machines, forecast.cluster, forecast.rank_to_device, has_bytes=forecast.costs.has_bytes
+            )
+        )
+        return "; ".join([origin, *limits])
 
     def _origin(self, profile: Profile | None, lists: Sequence[Any]) -> str:
         if profile is None:
