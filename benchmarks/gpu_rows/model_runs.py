@@ -176,7 +176,6 @@ def _verified(card: Card, case: Case) -> Verified:
     setup = with_buffers_of(settings, setup)
     prediction = predict_source(source, setup)
     bounds = setup.bounds_of(source)
-    assert bounds is not None, "the model is measured"
     measured = streamed(modelled_spec(source.schedule, case.model, bounds, case.size, settings))
     split = explain_error(measured.timeline, prediction.timeline).split
     return Verified(prediction.timeline, measured, split)

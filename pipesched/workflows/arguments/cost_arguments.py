@@ -6,22 +6,17 @@ from runs (.json), or a table of stages or layers (.csv).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link, first_devices, flat
 from pipesched.profiles.costs import (
     CostSource,
     DeviceCost,
     Profile,
     StageCost,
-    StageCosts,
     profile_with_input_share,
-    with_input_share,
 )
 from pipesched.profiles.io import (
     RUN_COSTS_FORMAT,
@@ -31,9 +26,6 @@ from pipesched.profiles.io import (
     load_run_costs,
     machine_names,
 )
-from pipesched.profiles.partitioning import cut_layers
-from pipesched.questions import CostSettings
-from pipesched.schedules import Schedule
 from pipesched.schedules.common import faults
 from pipesched.schedules.formats import MAX_DEVICES, format_of, suffix_of
 from pipesched.simulator import NetworkOptions
@@ -69,89 +61,6 @@ def read_profile_argument(profile: ProfileArgument, input_share: float | None = 
             raise ArgumentError(f"input_share: got {input_share:g}, expected a share from 0 to 1; try 0.5")
     loaded = profile if isinstance(profile, Profile) else load_profile(profile)
     return loaded if input_share is None else profile_with_input_share(loaded, input_share)
-
-
-def stage_costs_of(costs: CostSource, schedule: Schedule, cut: CostSettings) -> StageCosts:
-    """Return the costs of the stages of `schedule`.
-
-    Args:
-        costs: Costs of stages, of layers, of a device, of runs, or of the layers of a profile.
-        schedule: Gives the number of stages.
-        cut: The micro-batches, the partition of the layers, and the split of the backward.
-
-    Raises:
-        ArgumentError: A partition of costs that are not of layers, costs of another number of stages, or R of layers
-            that recompute anyway.
-        ProfileError: The partition does not fit, or the costs lack I and W.
-    """
-    in_order, bounds = _cut(costs, schedule, cut)
-    if cut.microbatch_size is not None and not costs.microbatch_sizes:
-        raise ArgumentError(
-            f"microbatch_size: got {cut.microbatch_size}, expected it with costs of a profile alone; leave it out"
-        )
-    if cut.partition is not None and not costs.num_layers:
-        raise ArgumentError(
-            f"partition: got {cut.partition}, expected it with costs of layers or a profile alone; leave it out"
-        )
-    stage_costs = in_order.stage_costs(schedule, bounds, cut.microbatch_size)
-    if stage_costs.num_stages != schedule.num_stages:
-        what = f"costs ({stage_costs.origin})" if stage_costs.origin else "costs"
-        raise ArgumentError(
-            f"{what}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
-            f"for schedule {schedule.name}; give one row per stage"
-        )
-    if costs.is_recomputed and schedule.columns.recomputes:
-        raise ArgumentError(
-            f"{schedule.name}: got R for layers that recompute inside their backward, expected one of them; estimate "
-            "the layers without full recomputation"
-        )
-    if cut.input_share is not None:
-        return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, cut.input_share)))
-    if not costs.is_measured and not costs.device_seconds:
-        _require_split(stage_costs, schedule)
-    return stage_costs
-
-
-def _require_split(costs: StageCosts, schedule: Schedule) -> None:
-    """Refuse costs with B alone for a schedule that has I and W."""
-    for cost in costs.stages:
-        if cost.backward_s is not None and None in (cost.backward_input_s, cost.backward_weight_s):
-            break
-    else:
-        return
-    if schedule.is_held and schedule.columns.splits_backward:
-        raise ProfileError(
-            f"{schedule.name}: it splits the backward into I and W, and the costs ({costs.origin or 'of stages'}) say "
-            "B alone; give backward_input_s and backward_weight_s (i_ms and w_ms), or `input_share=0.5`"
-        )
-
-
-def _cut(costs: CostSource, schedule: Schedule, cut: CostSettings) -> tuple[CostSource, tuple[tuple[int, int], ...]]:
-    """Return the costs in the order of the stages, and the bounds of these; without bounds if costs have no layers."""
-    if not costs.num_layers:
-        return costs, ()
-    with naming_costs(costs, schedule):
-        return cut_layers(costs, cut.partition_text, cut.microbatch_size, schedule.num_stages)
-
-
-@contextmanager
-def naming_costs(costs: CostSource, schedule: Schedule) -> Iterator[None]:
-    """Name the costs and the schedule in an error about the cut of layers; the error of a profile names it already."""
-    try:
-        yield
-    except ProfileError as error:
-        if costs.model_name is not None:
-            raise
-        raise ProfileError(f"{costs.origin or 'costs'}: schedule {schedule.name}: {error}") from error
-
-
-def layer_bounds(costs: CostSource, schedule: Schedule, cut: CostSettings) -> tuple[tuple[int, int], ...] | None:
-    """Return (first, last) layers of each stage, last exclusive, or None for costs that are not of layers.
-
-    Raises:
-        ProfileError: The partition does not fit.
-    """
-    return _cut(costs, schedule, cut)[1] or None
 
 
 def read_microbatch_size(microbatch_size: int | None, profile: CostSource) -> int:

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from pipesched.executor import ExecutionError, RunSettings, epsilon_fault, stream_fault
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model, resolve_model
-from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import ScheduleTraits
 from pipesched.schedules.formats import require_folder
@@ -90,25 +89,6 @@ def read_profile_of(profile: ProfileArgument, model: Model) -> Profile:
             f"try pipesched.profile({model.name!r})"
         )
     return loaded
-
-
-def cut_model(model: Model, num_stages: int, partition: str | None) -> tuple[tuple[int, int], ...]:
-    """Return the half-open range of layers of each stage of a model without a profile.
-
-    Args:
-        model: The model to cut.
-        num_stages: Number of stages.
-        partition: ``uniform`` (None), or layers per stage as ``3,3,4``.
-
-    Raises:
-        ArgumentError: The partition is ``balanced``, which needs a profile.
-        ProfileError: The partition does not fit the model.
-    """
-    if partition == "balanced":
-        raise ArgumentError(
-            "partition: got balanced without `profile`, expected uniform or counts; give the profile too"
-        )
-    return parse_partition(partition or "uniform", (1.0,) * len(model.layers), num_stages)
 
 
 def require_possible(settings: RunSettings) -> None:

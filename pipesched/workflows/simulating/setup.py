@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -18,27 +20,24 @@ from pipesched.profiles.costs import (
     with_input_share,
 )
 from pipesched.profiles.io import Plan, costs_model
-from pipesched.profiles.partitioning import Layers, is_searched, uniform_partition
+from pipesched.profiles.partitioning import Layers, cut_layers, is_searched, parse_partition, uniform_partition
 from pipesched.questions import CostSettings, PredictionSettings
 from pipesched.schedules import Schedule
 from pipesched.schedules.common import Description, declared
 from pipesched.schedules.transforms import TrainingRun
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.search import CutTask, Kept, costs_of_cuts, fastest_cut
-from pipesched.workflows import ArgumentError, arguments, documented, plain_signature, require_kind, require_settings
+from pipesched.workflows import ArgumentError, documented, plain_signature, require_kind, require_settings
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
     ScheduleSource,
     is_same_model,
-    layer_bounds,
     load_costs,
-    naming_costs,
     read_cluster_argument,
     read_profile_argument,
     require_as_planned,
     require_network,
-    stage_costs_of,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class Setup(PredictionSettings, CostSettings):
         cut = self.cut(source)
         if cut.compression is None and cut.convert_bytes_per_s is not None:
             raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
-        costs = stage_costs_of(cut.loaded_costs, source.schedule, cut)
+        costs = _stage_costs(cut, source.schedule)
         costs = costs if cut.compression is None else replace(costs, compression=cut.message_compression)
         return costs if self.tied_bytes is None else replace(costs, tied_bytes=self.tied_bytes)
 
@@ -120,13 +119,11 @@ class Setup(PredictionSettings, CostSettings):
 
     def layers_of(self, source: ScheduleSource) -> tuple[int, ...] | None:
         """Return the number of layers of each stage, or None if costs are not of layers."""
-        bounds = self.bounds_of(source)
-        return None if bounds is None else tuple(last - first for first, last in bounds)
+        return tuple(last - first for first, last in self.bounds_of(source)) or None
 
-    def bounds_of(self, source: ScheduleSource) -> tuple[tuple[int, int], ...] | None:
-        """Return the half-open range of layers of each stage, or None if costs are not of layers."""
-        cut = self.cut(source)
-        return layer_bounds(cut.loaded_costs, source.schedule, cut)
+    def bounds_of(self, source: ScheduleSource) -> tuple[tuple[int, int], ...]:
+        """Return the half-open range of layers of each stage; empty if costs are not of layers."""
+        return _in_stages(self.cut(source), source.schedule)[1]
 
     @property
     def cuts_layers(self) -> bool:
@@ -223,6 +220,78 @@ def require_table_size(setup: Setup, question: str) -> None:
         require_unused(setup, question, "microbatch_size")
 
 
+def _stage_costs(setup: Setup, schedule: Schedule) -> StageCosts:
+    """Return the costs of the stages of `schedule`, with uncompressed messages.
+
+    Args:
+        setup: A setup whose layers are cut.
+        schedule: Gives the number of stages.
+
+    Raises:
+        ArgumentError: A partition of costs that are not of layers, costs of another number of stages, or R of layers
+            that recompute anyway.
+        ProfileError: The partition does not fit, or the costs lack I and W.
+    """
+    costs, (in_order, bounds) = setup.loaded_costs, _in_stages(setup, schedule)
+    if setup.microbatch_size is not None and not costs.microbatch_sizes:
+        raise ArgumentError(
+            f"microbatch_size: got {setup.microbatch_size}, expected it with costs of a profile alone; leave it out"
+        )
+    if setup.partition is not None and not costs.num_layers:
+        raise ArgumentError(
+            f"partition: got {setup.partition}, expected it with costs of layers or a profile alone; leave it out"
+        )
+    stage_costs = in_order.stage_costs(schedule, bounds, setup.microbatch_size)
+    if stage_costs.num_stages != schedule.num_stages:
+        what = f"costs ({stage_costs.origin})" if stage_costs.origin else "costs"
+        raise ArgumentError(
+            f"{what}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
+            f"for schedule {schedule.name}; give one row per stage"
+        )
+    if costs.is_recomputed and schedule.columns.recomputes:
+        raise ArgumentError(
+            f"{schedule.name}: got R for layers that recompute inside their backward, expected one of them; estimate "
+            "the layers without full recomputation"
+        )
+    if setup.input_share is not None:
+        return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, setup.input_share)))
+    if not costs.is_measured and not costs.device_seconds:
+        _require_split(stage_costs, schedule)
+    return stage_costs
+
+
+def _require_split(costs: StageCosts, schedule: Schedule) -> None:
+    """Refuse costs with B alone for a schedule that has I and W."""
+    lacks_split = any(
+        cost.backward_s is not None and None in (cost.backward_input_s, cost.backward_weight_s) for cost in costs.stages
+    )
+    if lacks_split and schedule.is_held and schedule.columns.splits_backward:
+        raise ProfileError(
+            f"{schedule.name}: it splits the backward into I and W, and the costs ({costs.origin or 'of stages'}) say "
+            "B alone; give backward_input_s and backward_weight_s (i_ms and w_ms), or `input_share=0.5`"
+        )
+
+
+def _in_stages(setup: Setup, schedule: Schedule) -> tuple[CostSource, tuple[tuple[int, int], ...]]:
+    """Return the costs in the order of the stages, and the bounds of these; without bounds if costs have no layers."""
+    costs = setup.loaded_costs
+    if not costs.num_layers:
+        return costs, ()
+    with _naming_costs(costs, schedule):
+        return cut_layers(costs, setup.partition_text, setup.microbatch_size, schedule.num_stages)
+
+
+@contextmanager
+def _naming_costs(costs: CostSource, schedule: Schedule) -> Iterator[None]:
+    """Name the costs and the schedule in an error about the cut of layers; the error of a profile names it already."""
+    try:
+        yield
+    except ProfileError as error:
+        if costs.model_name is not None:
+            raise
+        raise ProfileError(f"{costs.origin or 'costs'}: schedule {schedule.name}: {error}") from error
+
+
 _STEPS_PER_RANK = 4
 """Steps per rank of a run without a flush, for the choice of its cut."""
 
@@ -253,7 +322,11 @@ def cut_of_model(
         ProfileError: The partition does not fit the model.
     """
     if profile is None:
-        return arguments.cut_model(model, source.schedule.num_stages, partition)  # which loads torch
+        if partition == "balanced":
+            raise ArgumentError(
+                "partition: got balanced without `profile`, expected uniform or counts; give the profile too"
+            )
+        return parse_partition(partition or "uniform", (1.0,) * len(model.layers), source.schedule.num_stages)
     setup = Setup(
         costs=profile,
         cluster=cluster,
@@ -261,9 +334,7 @@ def cut_of_model(
         partition=partition,
         compression=compression,
     )
-    bounds = setup.bounds_of(ScheduleSource(source.schedule, source.longer))
-    assert bounds is not None, "a profile has layers"
-    return bounds
+    return setup.bounds_of(ScheduleSource(source.schedule, source.longer))
 
 
 def source_of_training(run: TrainingRun) -> ScheduleSource:
@@ -288,7 +359,7 @@ def _balanced_layers(setup: Setup, costs: CostSource, source: ScheduleSource) ->
     size, compression, share = setup.microbatch_size, setup.message_compression, setup.input_share
 
     def search() -> Layers:
-        with naming_costs(costs, schedule):
+        with _naming_costs(costs, schedule):
             uniform_partition(costs.num_layers, schedule.num_stages)  # refuses more stages than layers
         stages = costs_of_cuts(costs, schedule.num_stages, size, schedule.ranks_per_device, compression)
 

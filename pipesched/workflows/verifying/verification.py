@@ -52,7 +52,6 @@ from pipesched.workflows.verifying.verified_schedule import (
     ScheduleRun,
     Verification,
     VerifiedSchedule,
-    bounds_of,
     held_against,
     run_source,
     with_buffers_of,
@@ -237,7 +236,7 @@ class _Runs:
 
     def tied(self, source: ScheduleSource, setup: Setup) -> ScheduleSource:
         """Return the schedule with the sums of the parameters that its stages share."""
-        return as_tied(source, self.model, bounds_of(source, setup)) if self.model.ties else source
+        return as_tied(source, self.model, setup.bounds_of(source)) if self.model.ties else source
 
     def measured_profile(self, progress: Callable[[float], None], *, repeats: int = 10, warmup: int = 3) -> Profile:
         """Return a profile, measured while other cores are as busy as in a run."""
@@ -287,7 +286,7 @@ def _held(run: ScheduleRun, setup: Setup) -> VerifiedSchedule:
 
 def _cut(source: ScheduleSource, setup: Setup) -> Setup:
     """Return the setup with the present layers of each stage, so that later profiles do not change them."""
-    return replace(setup, partition=[last - first for first, last in bounds_of(source, setup)])
+    return replace(setup, partition=[last - first for first, last in setup.bounds_of(source)])
 
 
 def _fractions(progress: Callable[[float], None], count: int) -> Iterator[Callable[[float], None]]:

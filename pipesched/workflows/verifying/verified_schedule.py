@@ -240,7 +240,7 @@ def run_source(
 
     schedule, size = source.schedule, setup.microbatch_size or 1
     name, made = name_for_processes(model), model if isinstance(model, Model) else None
-    spec = modelled_spec(schedule, name, bounds_of(source, setup), size, settings)
+    spec = modelled_spec(schedule, name, setup.bounds_of(source), size, settings)
     run = measured(spec, progress, made)
     expected, comparable = recurrence_losses(spec, made), [True] * schedule.num_microbatches
     if expected is None:
@@ -253,13 +253,6 @@ def run_source(
         whole_loss=mean(whole_loss for _, whole_loss in pairs),
         loss_difference=max(relative_difference(loss, whole_loss) for loss, whole_loss in pairs),
     )
-
-
-def bounds_of(source: ScheduleSource, setup: Setup) -> tuple[tuple[int, int], ...]:
-    """Return the half-open range of layers of each stage, as the profile cuts the model."""
-    bounds = setup.bounds_of(source)
-    assert bounds is not None, "the model is measured"
-    return bounds
 
 
 def held_against(run: ScheduleRun, prediction: Prediction, setup: Setup) -> VerifiedSchedule:
