@@ -85,21 +85,9 @@ def _print_json(report: VersionReport) -> None:
 def _data(rank: int, use: Use) -> dict[str, Any]:
     from pipesched.schedules.weights import looks_ahead
 
-    return {
-        "rank": rank,
-        "stage": use.op.stage,
-        "microbatch": use.op.microbatch,
-        "phase": use.op.phase,
-        "version": use.op.version,
-        "lookahead": use.op.lookahead,
-        "current": use.current,
-        "update": use.update,
-        "staleness": use.staleness,
-        "agreement": use.agreement,
-        "held": use.held,
-        "predicted_copy": looks_ahead(use.op),
-        "in_flight": use.in_flight,
-    }
+    of_op = {name: getattr(use.op, name) for name in ("stage", "microbatch", "phase", "version", "lookahead")}
+    of_use = {name: getattr(use, name) for name in ("current", "update", "staleness", "agreement", "held", "in_flight")}
+    return {"rank": rank, **of_op, **of_use, "predicted_copy": looks_ahead(use.op)}
 
 
 def _print_reads(schedule: Schedule, first: int) -> None:

@@ -1,4 +1,3 @@
 from .pipeline_setting import PipelineSetting as PipelineSetting
 from .setting_export import TrainerRule as TrainerRule
-from .setting_export import export_layout as export_layout
 from .setting_export import export_setting as export_setting

@@ -10,11 +10,12 @@ from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from pipesched.profiles import MessagePrecision
-from pipesched.profiles.costs import LayerSharding
+from pipesched.profiles.costs import LINEAR_BYTES, LayerSharding
 from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement, ScheduleSpec
+from pipesched.simulator.planner import TransformerLayout
 from pipesched.workflows import ArgumentError, require_at_least
 
 _Layer = TypeVar("_Layer")
@@ -58,6 +59,21 @@ class PipelineSetting:
             dtype=plan.dtype,
             is_planned=True,
             is_estimated=plan.sharding is not None,
+        )
+
+    @classmethod
+    def of_layout(cls, layout: TransformerLayout, prediction: str = "") -> PipelineSetting:
+        """Return the setting of a layout of a transformer, with its seconds and memory in words for a comment."""
+        precision = layout.sharding.precision
+        return cls(
+            schedule_spec=layout.order.schedule_spec(),
+            partition=layout.partition,
+            microbatch_size=layout.size,
+            sharding=layout.sharding,
+            dtype="bfloat16" if precision in LINEAR_BYTES else precision,
+            is_planned=True,
+            is_estimated=True,
+            prediction=prediction,
         )
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, assert_never, get_args
+from typing import Literal, get_args
 
-from pipesched.profiles.costs import LINEAR_BYTES, LayerSharding, Profile
+from pipesched.profiles.costs import LayerSharding, Profile
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.questions import TrainerName
@@ -22,6 +23,13 @@ from pipesched.workflows.exporting.deepspeed_config import deepspeed_config
 from pipesched.workflows.exporting.megatron_flags import megatron_flags
 from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
 from pipesched.workflows.exporting.torchtitan_config import torchtitan_config
+
+_EXPORTS: Mapping[TrainerName, Callable[[PipelineSetting], str]] = {
+    "megatron": megatron_flags,
+    "torchtitan": torchtitan_config,
+    "deepspeed": deepspeed_config,
+}
+"""The flags or configuration of a setting for each trainer."""
 
 
 def export_setting(
@@ -53,7 +61,7 @@ def export_setting(
     require_choice("trainer", trainer, get_args(TrainerName))
     require_kind("plan", plan, Plan | PipelineSetting | str | Path, "a Plan, or a file of one")
     setting = plan if isinstance(plan, PipelineSetting) else PipelineSetting.of_plan(read_plan_argument(plan))
-    return flags_of(_changed(setting, placement, partition, recompute), trainer)
+    return _EXPORTS[trainer](_changed(setting, placement, partition, recompute))
 
 
 def _changed(
@@ -74,19 +82,6 @@ def _changed(
         num_layers = sum(setting.partition)
         sizes = tuple(last - first for first, last in parse_partition(text, (1.0,) * num_layers, len(sizes)))
     return replace(setting, schedule_spec=spec, partition=sizes)
-
-
-def flags_of(setting: PipelineSetting, trainer: TrainerName) -> str:
-    """Return a setting as flags or configuration of another trainer, as `export_setting` does."""
-    match trainer:
-        case "megatron":
-            return megatron_flags(setting)
-        case "torchtitan":
-            return torchtitan_config(setting)
-        case "deepspeed":
-            return deepspeed_config(setting)
-        case _:
-            assert_never(trainer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ class TrainerRule:
         """Return why the trainer cannot express a candidate with its partition, or None if it can."""
         few = min(candidate.num_microbatches, 2 * candidate.num_ranks)  # the rules of trainers need no more
         if isinstance(candidate, TransformerLayout):
-            return _fault(_of_layout(replace(candidate, num_microbatches=few)), self.trainer)
+            return _fault(PipelineSetting.of_layout(replace(candidate, num_microbatches=few)), self.trainer)
         if find(candidate.schedule).is_own or candidate.replicas:
             few = candidate.num_microbatches
         return _refusal(self, replace(candidate, num_microbatches=few, microbatch_size=1))
@@ -139,33 +134,7 @@ def _refusal(rule: TrainerRule, candidate: Setting) -> str | None:
 def _fault(setting: PipelineSetting, trainer: TrainerName) -> str | None:
     """Return why a trainer cannot express a setting, or None if it can."""
     try:
-        flags_of(setting, trainer)
+        _EXPORTS[trainer](setting)
     except (ArgumentError, ScheduleError) as error:
         return str(error)
     return None
-
-
-def export_layout(layout: Setting, trainer: TrainerName, prediction: str = "") -> str:
-    """Return a layout of a transformer as flags or configuration of another trainer, as `export_setting` does.
-
-    Args:
-        layout: The layout.
-        trainer: The trainer.
-        prediction: Its seconds and memory in words, for a comment.
-    """
-    assert isinstance(layout, TransformerLayout), "a layout has the split of its layers"
-    return flags_of(_of_layout(layout, prediction), trainer)
-
-
-def _of_layout(layout: TransformerLayout, prediction: str = "") -> PipelineSetting:
-    precision = layout.sharding.precision
-    return PipelineSetting(
-        schedule_spec=layout.order.schedule_spec(),
-        partition=layout.partition,
-        microbatch_size=layout.size,
-        sharding=layout.sharding,
-        dtype="bfloat16" if precision in LINEAR_BYTES else precision,
-        is_planned=True,
-        is_estimated=True,
-        prediction=prediction,
-    )

@@ -12,8 +12,19 @@ from pipesched.simulator.planner import LayoutRequest, PlanRanking, TransformerL
 from pipesched.simulator.search import Setting
 from pipesched.workflows import Table
 
-SPLITS = ("pp", "v", "tp", "cp", "ep", "dp", "z", "mbs", "recompute", "schedule")
-"""The columns of a layout."""
+SPLITS = {
+    "pp": "pipeline",
+    "v": "chunks",
+    "tp": "tensor",
+    "cp": "context",
+    "ep": "expert",
+    "dp": "data",
+    "z": "zero",
+    "mbs": "microbatch_size",
+    "recompute": "recompute",
+    "schedule": "schedule",
+}
+"""The columns of a layout, and the names of the same values in data."""
 _LEGEND = {
     "fastest": "seconds of a step, >= by a bound; or the least memory, if none fits",
 }
@@ -133,9 +144,5 @@ def _in_order(choices: Iterable[LayoutChoice]) -> list[LayoutChoice]:
     for name in SPLITS:
         values = [choice for choice in choices if choice.choice == name]
         if len(values) > 1:
-            ordered += sorted(values, key=lambda choice: (isinstance(choice.value, str), _sortable(choice.value)))
+            ordered += sorted(values, key=lambda choice: (isinstance(choice.value, str), choice.value or 0))
     return ordered
-
-
-def _sortable(value: _Value) -> tuple[int, str]:
-    return (value or 0, "") if not isinstance(value, str) else (0, value)

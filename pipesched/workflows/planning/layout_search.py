@@ -13,7 +13,7 @@ from pipesched.simulator.analysis import CellValue, readable_bytes
 from pipesched.simulator.planner import LayoutRequest, PlanRanking, TransformerLayout
 from pipesched.simulator.search import Outcome, least
 from pipesched.workflows import ArgumentError, Result, Table, estimate_data, notes_of_estimate
-from pipesched.workflows.exporting import TrainerRule, export_layout
+from pipesched.workflows.exporting import PipelineSetting, TrainerRule, export_setting
 from pipesched.workflows.planning.layout_choices import SPLITS, LayoutChoice, choices_of, choices_table, layout_choices
 from pipesched.workflows.planning.partitioning import number_ranges
 
@@ -36,10 +36,6 @@ _LEGEND = {
     "free": "memory of a GPU that stays free",
 }
 """The meaning of the columns."""
-_KEYS = (
-    "pipeline", "chunks", "tensor", "context", "expert", "data", "zero", "microbatch_size", "recompute", "schedule",
-)  # fmt: skip
-"""The names of the same values in data."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,7 +101,9 @@ class LayoutSearch(Result):
             raise ArgumentError("plan: got no layout that fits, expected one; try more GPUs")
         best = next((outcome for outcome in ranked if rule(outcome.setting) is None), ranked[0])
         row = self._row(best)
-        return export_layout(best.setting, trainer, f"{row['s']} s per step, {row['GiB']} GiB on a GPU")
+        assert isinstance(best.setting, TransformerLayout), "a layout"
+        setting = PipelineSetting.of_layout(best.setting, f"{row['s']} s per step, {row['GiB']} GiB on a GPU")
+        return export_setting(setting, trainer)
 
     @property
     def trainers(self) -> dict[TrainerName, tuple[int, ...]]:
@@ -209,7 +207,7 @@ class LayoutSearch(Result):
     def _data(self) -> list[dict[str, Any]]:
         return [
             {
-                **dict(zip(_KEYS, choices_of(layout).values(), strict=True)),
+                **{SPLITS[name]: value for name, value in choices_of(layout).items()},
                 "num_microbatches": layout.num_microbatches,
                 "partition": layout.partition,
                 "seconds": outcome.seconds,

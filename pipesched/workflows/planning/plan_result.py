@@ -251,48 +251,33 @@ def _kind(outcome: Outcome) -> str:
 
 def _columns(plan: Setting) -> dict[str, Any]:
     """Return a plan's setting as plain data."""
-    return {
-        "schedule": plan.schedule,
-        "depth": plan.num_ranks,
-        "width": plan.width,
-        "num_microbatches": plan.num_microbatches,
-        "microbatch_size": plan.microbatch_size,
-        "partition": plan.partition,
-        "placement": plan.placement,
-        "num_chunks": plan.num_chunks,
-        "replicas": plan.replicas,
-        "recomputes": plan.recomputes,
-        "recompute_when": plan.recompute_when,
-        "compression": plan.compression,
-    }
+    names = ("width", "num_microbatches", "microbatch_size", "partition", "placement", "num_chunks", "replicas",
+             "recomputes", "recompute_when", "compression")  # fmt: skip
+    return {"schedule": plan.schedule, "depth": plan.num_ranks, **{name: getattr(plan, name) for name in names}}
 
 
 def _data(outcome: Outcome) -> dict[str, Any]:
     """Return a plan as plain data for JSON."""
     return {
         "candidate": _columns(outcome.setting),
-        "seconds": outcome.seconds,
-        "samples": outcome.samples,
+        **_measures(outcome),
         "held_bytes": outcome.device_bytes,
-        "sent_bytes": outcome.sent_bytes,
         "costs": None if outcome.parts is None else asdict(outcome.parts),
-        "bubble_fraction": outcome.bubble_fraction,
-        "steady_s_per_microbatch": outcome.steady_s_per_microbatch,
-        "steady_bubble_fraction": outcome.steady_bubble_fraction,
-        "staleness": outcome.staleness,
         "reason": outcome.reason,
-        "throughput": outcome.throughput,
-        "most_bytes": outcome.held_bytes or 0,
     }
+
+
+def _measures(outcome: Outcome) -> dict[str, Any]:
+    """Return the measures of a plan as plain data."""
+    names = ("seconds", "samples", "throughput", "sent_bytes", "bubble_fraction", "steady_s_per_microbatch",
+             "steady_bubble_fraction", "staleness")  # fmt: skip
+    return {**{name: getattr(outcome, name) for name in names}, "most_bytes": outcome.held_bytes or 0}
 
 
 def _frame_row(outcome: Outcome) -> dict[str, Any]:
     """Return a plan as a row of a data frame."""
-    row = {"plan": str(outcome.setting), **_columns(outcome.setting)}
-    data = _data(outcome)
-    names = ("seconds", "samples", "throughput", "most_bytes", "sent_bytes", "bubble_fraction",
-             "steady_s_per_microbatch", "steady_bubble_fraction", "staleness")  # fmt: skip
-    return row | {name: data[name] for name in names} | (data["costs"] or {})
+    parts = {} if outcome.parts is None else asdict(outcome.parts)
+    return {"plan": str(outcome.setting), **_columns(outcome.setting), **_measures(outcome), **parts}
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
