@@ -192,12 +192,14 @@ def _say(error: BaseException) -> int:
             return _print(f"output: got {error.object[error.start]!a}, expected {error.encoding}; try UTF-8", BAD_INPUT)
     from pipesched.executor import RankFailed
     from pipesched.schedules import NotRunnableError
+    from pipesched.workflows import MissingDeviceError
 
     text = in_flags(error)
     if isinstance(error, NotRunnableError):
         return _print(text, NEGATIVE)
     if type(error).__module__.startswith("pipesched."):
-        return _print(text, RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
+        code = RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT
+        return _print(text, NOT_THERE if isinstance(error, MissingDeviceError) else code)
     raise error
 
 

@@ -18,6 +18,7 @@ from .asking import documented as documented
 from .asking import plain_signature as plain_signature
 from .errors import MAX_INT64 as MAX_INT64
 from .errors import ArgumentError as ArgumentError
+from .errors import MissingDeviceError as MissingDeviceError
 from .errors import refused_settings as refused_settings
 from .errors import require_at_least as require_at_least
 from .errors import require_callable as require_callable

@@ -21,6 +21,10 @@ class ArgumentError(OneLineError):
     """An argument, or a combination of arguments, is invalid: ``name: got .., expected ..; try ..``."""
 
 
+class MissingDeviceError(ArgumentError):
+    """A setting needs a GPU, and torch sees none on this machine."""
+
+
 def require_settings(record: Any) -> None:
     """Refuse a dataclass with an invalid declared setting; numbers become Python's, and `Counts` a tuple.
 

@@ -13,7 +13,7 @@ import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import Json, file_option, given_options, grouped, out_option
-from pipesched.cli.options.torch_options import load_model, require_device
+from pipesched.cli.options.torch_options import load_model
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
@@ -96,7 +96,6 @@ class ModelOptions(LayerSettings):
                     f"{what}: got a profile, and an option for measuring one, expected one of them; leave it out"
                 )
             return io.load_profile(what)
-        require_device(self.device)
         sizes = [2**power for power in range(4) if 2**power <= min(batch_size, _MOST_PROFILED)]
         if self.microbatch_sizes is not None:
             sizes = list(tuple_of(self.microbatch_sizes))

@@ -14,7 +14,7 @@ import pipesched
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import RunCostOptions, run_files
 from pipesched.cli.options.option_groups import Json, file_option, given_options, grouped, out_option
-from pipesched.cli.options.torch_options import ModelChoice, require_device, require_gpu
+from pipesched.cli.options.torch_options import ModelChoice
 from pipesched.cli.options.values import parse_bytes
 from pipesched.cli.output.notes import doubts_of_table
 from pipesched.cli.output.output_files import CSV, JSON, check_outputs, emit, print_answer
@@ -161,7 +161,6 @@ def _of_kernels(
     if kernels.shapes is not None:
         if kernels.fit is not None or estimate != GpuOptions() or out is not None:
             raise InputError("--shapes: got it with --fit, --gpu or --out, expected it alone; fit the table afterwards")
-        require_device(layers.device)
         chosen = {name: getattr(layers, name) for name in ("device", "dtype", "threads", "repeats", "seed")}
         if layers != LayerOptions(**chosen):
             raise InputError(f"--shapes: got an option of layers, expected --{', --'.join(chosen)}; leave it out")
@@ -206,7 +205,6 @@ def _from_runs(runs: RunsArgument, known: dict[str, Any], stages: bool) -> Profi
 
 
 def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:
-    require_device(options.device)
     with progress_bar("profiling") as tick:
         return pipesched.profile(model, **values_of(options), progress=tick)
 
@@ -244,8 +242,6 @@ def profile_links(
     Under torchrun, measure its ranks on all its nodes, by ping-pong alone.
     """
     check_outputs((out, JSON))
-    if settings.backend == "nccl":
-        require_gpu("--backend: got nccl", "--backend gloo")
     sizes_bytes = None if sizes is None else [parse_bytes(size, "--sizes") for size in sizes.split(",")]
     if "RANK" in os.environ:
         from pipesched.profiles.measuring import main

@@ -15,7 +15,7 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.machine_options import SlowOption, with_slow_parts
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.torch_options import ModelChoice, TrustModel, planned_model, require_device
+from pipesched.cli.options.torch_options import ModelChoice, TrustModel, planned_model
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, print_answer, write_timeline
 from pipesched.cli.terminal import progress_bar
@@ -88,7 +88,6 @@ def run(
     if job is not None:
         emit(launch.job_to_json(measuring.run_job(source, stages, **asked)), job)
         return
-    require_device(options.device)
     computes = name is not None or emulation.how == "busy"
     notes = doubts_of_machine(loaded.num_ranks, options, meter) if computes else busy_machine(meter.others(), 1)
     measure = pipesched.run  # loads torch, which may be missing, before a process is started

@@ -22,7 +22,6 @@ from pipesched.cli.options.torch_options import (
     TrustModel,
     load_model,
     planned_model,
-    require_device,
 )
 from pipesched.cli.output.live_training import live
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine
@@ -130,7 +129,6 @@ def train(
         return
     from pipesched.workflows.training import forecast_table, require_trainable, trained_table
 
-    require_device(options.device)
     require_trainable(options)
     trainings, origin = asked.predicted()
     trainings = [training.with_seed(options.seed + k) for training in trainings for k in range(num_seeds)]

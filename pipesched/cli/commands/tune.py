@@ -28,6 +28,7 @@ from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import TABLE_FORMATS, readable_bytes
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
+from pipesched.workflows import arguments
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
@@ -106,7 +107,7 @@ class TunedModel:
         sizes = sorted({asked.batch_size // count for count in counts_asked})
         step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
         some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
-        runs.require_possible()
+        arguments.require_possible(runs)
         return runs.profile(
             model,
             sorted(some),
@@ -266,10 +267,8 @@ def _searched(setup: Setup, asked: TuneSettings, runs: RunOptions, verify: int |
 
 def _require_possible(runs: RunOptions) -> None:
     """Refuse runs that this machine cannot do."""
-    from pipesched.workflows.arguments import require_epsilon  # loads torch, which a prediction does without
-
-    runs.require_possible()
-    require_epsilon((), runs)
+    arguments.require_possible(runs)  # loads torch, which a prediction does without
+    arguments.require_epsilon((), runs)
 
 
 def _write(result: TuneResult, notes: Sequence[str], commands: CommandLines, out: Path) -> None:

@@ -13,7 +13,7 @@ from pipesched.cli.errors import NEGATIVE, InputError
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import Json, grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions, schedule_names
-from pipesched.cli.options.torch_options import ModelChoice, require_device
+from pipesched.cli.options.torch_options import ModelChoice
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, require_fits
 from pipesched.cli.output.output_files import PAGE, check_outputs, print_answer, write_timeline
 from pipesched.cli.terminal import complain, progress_bar
@@ -61,7 +61,7 @@ def verify(
         raise InputError("--rounds: got --profile too, expected none: each round measures its own; leave one out")
     if rounds is None and precision is not None:
         raise InputError("--precision: got it without --rounds, expected both; add --rounds 5")
-    _check_options(costs, options, out)
+    _check_options(costs, out)
     meter, schedules = LoadMeter(), _schedules(schedule)
     cluster = costs.load_cluster(max(schedules, key=lambda lists: max(lists.rank_to_device)))
     notes = doubts_of_machine(max(lists.num_ranks for lists in schedules), options, meter)
@@ -103,7 +103,7 @@ def _schedules(options: ScheduleOptions) -> list[Schedule]:
     return [options.built(name).schedule for name in names]
 
 
-def _check_options(costs: CostOptions, options: MeasureSettings, out: Path | None) -> None:
+def _check_options(costs: CostOptions, out: Path | None) -> None:
     """Refuse, before any measurement, options that would fail after it."""
     if costs.sources.keys() - {"--profile"}:
         raise InputError("verify: got costs by hand, expected --profile, or nothing: then one is measured")
@@ -115,7 +115,6 @@ def _check_options(costs: CostOptions, options: MeasureSettings, out: Path | Non
         elif out.exists() and not out.is_dir():
             raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
         require_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
-    require_device(options.device)
 
 
 def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, notes: Sequence[str]) -> None:

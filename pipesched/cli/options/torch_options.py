@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.cli.errors import InputError, NotThereError
+from pipesched.cli.errors import InputError
 from pipesched.cli.terminal import progress_bar
 from pipesched.executor import LayerSettings
 from pipesched.profiles import io, models, processes
@@ -56,28 +56,6 @@ class ModelChoice:
         return self.given if self.model is None else self.model
 
 
-def require_gpu(got: str, advice: str) -> None:
-    """Refuse an option that needs a GPU if there is none; errors name the option (`got`) and the remedy (`advice`).
-
-    Raises:
-        NotThereError: There is no GPU.
-    """
-    import torch
-
-    if not torch.cuda.is_available():
-        raise NotThereError(f"{got}, expected a GPU, and torch sees none here; try {advice}")
-
-
-def require_device(device: str) -> None:
-    """Refuse ``--device cuda`` if there is no GPU.
-
-    Raises:
-        NotThereError: There is no GPU.
-    """
-    if device == "cuda":
-        require_gpu("--device: got cuda", "--device cpu")
-
-
 def load_model(text: str) -> Model:
     """Return the model of this name, as `resolve_model` does; prints of a user's factory go to stderr."""
     with processes.prints_to_stderr():
@@ -116,16 +94,6 @@ _PASSES, _REPEATS, _WARMUP = 3, 4, 1
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(MeasureSettings):
     """The settings of a measured run, for commands that profile a model first."""
-
-    def require_possible(self) -> None:
-        """Refuse settings that this machine cannot run.
-
-        Raises:
-            ArgumentError: NCCL between CPUs.
-            NotThereError: No GPU.
-        """
-        require_device(self.device)
-        arguments.require_possible(self)
 
     def profile(
         self,

@@ -16,6 +16,7 @@ from .model_arguments import read_model_argument as read_model_argument
 from .model_arguments import read_profile_of as read_profile_of
 from .model_arguments import require_epsilon as require_epsilon
 from .model_arguments import require_followed as require_followed
+from .model_arguments import require_gpu as require_gpu
 from .model_arguments import require_possible as require_possible
 from .own_builder import own_entry as own_entry
 from .own_builder import read_workers as read_workers

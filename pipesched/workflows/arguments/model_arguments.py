@@ -14,7 +14,7 @@ from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import ScheduleTraits
 from pipesched.schedules.formats import require_folder
-from pipesched.workflows import ArgumentError, is_rank, require_kind
+from pipesched.workflows import ArgumentError, MissingDeviceError, is_rank, require_kind
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
 
 ModelArgument: TypeAlias = Model | str | Callable[[], Any]
@@ -108,10 +108,19 @@ def require_possible(settings: RunSettings) -> None:
     if fault is not None:
         raise ArgumentError(fault)
     if settings.device == "cuda":
-        import torch
+        require_gpu("device: got cuda", "`device=cpu`")
 
-        if not torch.cuda.is_available():
-            raise ArgumentError("device: got cuda, expected a GPU, and torch sees none here; try cpu")
+
+def require_gpu(got: str, advice: str) -> None:
+    """Refuse a setting that needs a GPU if there is none; the error names the setting (`got`) and the remedy.
+
+    Raises:
+        MissingDeviceError: There is no GPU.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MissingDeviceError(f"{got}, expected a GPU, and torch sees none here; try {advice}")
 
 
 def _require_weights(path: str) -> None:

@@ -26,6 +26,7 @@ from pipesched.schedules.common import Counts, Description, tuple_of
 from pipesched.simulator import views
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.workflows import MAX_INT64, Result, Table, asks, require_path
+from pipesched.workflows.arguments import require_gpu
 from pipesched.workflows.measuring.run_specs import modelled_spec
 from pipesched.workflows.measuring.running import measured
 
@@ -164,9 +165,11 @@ def profile_links(question: LinksQuestion) -> LinkMeasurement:
     Links are measured by ping-pong; over gloo, also messages between ranks that compute.
 
     Raises:
-        ArgumentError: An unknown word, or a number that is too small.
+        ArgumentError: An unknown word, a number that is too small, or NCCL without a GPU.
         RankFailed: A rank failed; the message has its own words.
     """
+    if question.backend == "nccl":
+        require_gpu("backend: got nccl", "`backend=gloo`")
     repeats = question.repeats
     sizes_bytes = None if question.sizes_bytes is None else tuple_of(question.sizes_bytes)
     cluster = _by_ping_pong(question.num_ranks, question.backend, sizes_bytes, repeats)
