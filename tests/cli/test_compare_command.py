@@ -72,10 +72,10 @@ def test_what_cannot_be_built_says_why_in_its_row(pipesched, stubborn):
 def test_schedules_that_are_refused_for_one_reason_share_a_line(pipesched):
     table = pipesched("compare --all -p 2 -m 4 --uniform f=1,b=2 --wide").out
     words = " ".join(table.split())
-    lines = [line for line in words.split("; try") if "the schedule splits the backward" in line]
+    lines = [line for line in words.split("; try") if "splits the backward" in line]
     assert len(lines) == 1
-    assert re.search(r"zb_h1, zb_h2, .*, v_min: --uniform: got 'f=1,b=2', expected i and w too", lines[0])
-    assert "; try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5" in words
+    assert re.search(r"zb_h1, zb_h2, .*, v_min: it splits the backward into I and W, and the costs .* say B", lines[0])
+    assert "; give backward_input_s and backward_weight_s (i and w, or i_ms and w_ms), or --input-share 0.5" in words
 
 
 def test_counts_beside_a_file_are_those_of_the_file_or_differ_with_a_note(pipesched):

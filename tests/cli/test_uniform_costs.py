@@ -43,7 +43,7 @@ def test_the_devices_of_a_copy_have_the_same_work_together_under_every_schedule(
     if width > 1 and CATALOGUE[name].traits.averages:
         return  # its pipelines are no equal copies
     schedule = replicate(build(name, p, m), width)
-    costs = uniform_costs("f=1,i=1,w=1", schedule).stage_costs(schedule)
+    costs = uniform_costs("f=1,i=1,w=1").stage_costs(schedule)
     seconds = {Phase.BACKWARD: 2.0}
     busy_s = Counter(dict.fromkeys(schedule.rank_to_device, 0.0))
     for rank, row in enumerate(schedule.ops):

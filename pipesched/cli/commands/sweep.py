@@ -197,7 +197,7 @@ def _setup(
     """
     sizes = None if asked.microbatch_sizes is None else tuple_of(asked.microbatch_sizes)
     known = replace(costs, machines=replace(costs.machines, link=None, memory_limit=None))
-    source, cluster = costs.source(None, sizes=sizes), None
+    source, cluster = costs.source(sizes=sizes), None
     if known.machines.are_given or (costs.estimate.gpu is not None and costs.machines.link is None):
         is_open = known.machines.nodes is None and known.machines.cluster is None
         num_devices = max(tuple_of(asked.num_ranks)) if is_open else 1

@@ -397,13 +397,12 @@ class TrainingOptions:
         cuts: dict[str, Any] = {"partition": costs.partition_text}
         if costs.profile is not None or costs.partition == "balanced":
             cuts["profile"] = profile  # else a cut by a new measurement would differ each time
+        asked = {"costs": profile or uniform_costs(costs.uniform or ""), "input_share": share, **cuts}
         trainings = []
         with progress_bar("predicting") as tick:
-            for index, (schedule, run_lists, cluster) in enumerate(zip(self.schedules, lists, clusters, strict=True)):
+            for index, (schedule, cluster) in enumerate(zip(self.schedules, clusters, strict=True)):
                 tick(index / len(lists))
-                given = profile or uniform_costs(costs.uniform or "", run_lists if share is None else None)
-                asked = {"costs": given, "cluster": cluster, "input_share": share, **cuts}
-                trainings.append(self._prepared(schedule, asked))
+                trainings.append(self._prepared(schedule, {**asked, "cluster": cluster}))
         for training in trainings:
             assert training.forecast is not None, "it has costs"
             costs.machines.require_judged(training.forecast.costs.has_bytes)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -66,13 +65,10 @@ class CostOptions(CostSettings):
         names = ("profile", "stage_costs", "layer_costs", "uniform")
         return {option_name(name): getattr(self, name) for name in names if getattr(self, name) is not None}
 
-    def source(
-        self, schedule: Schedule | None, plan: Plan | None = None, sizes: Sequence[int] | None = None
-    ) -> CostSource:
+    def source(self, plan: Plan | None = None, sizes: Sequence[int] | None = None) -> CostSource:
         """Return the costs as the options give them.
 
         Args:
-            schedule: Determines whether I and W are needed; None: a later check determines it.
             plan: The plan of the schedule, if any, which has the partition.
             sizes: Samples of the micro-batches of an estimate (default: of `--microbatch-size`, or 1).
 
@@ -96,7 +92,7 @@ class CostOptions(CostSettings):
                     f"{given[0]}: got --partition too, expected it with --profile or --layer-costs only; leave it out"
                 )
         if self.uniform is not None:
-            return uniform_costs(self.uniform, schedule if self.input_share is None else None)
+            return uniform_costs(self.uniform)
         if self.stage_costs is not None:
             is_table = suffix_of(self.stage_costs) != ".json"
             return io.load_stage_costs(self.stage_costs) if is_table else arguments.load_costs(self.stage_costs)
@@ -118,7 +114,7 @@ class CostOptions(CostSettings):
                 and no bytes to compare with it.
             ProfileError: A file is bad, or does not fit the schedule.
         """
-        costs = self.source(source.schedule, source.plan)
+        costs = self.source(source.plan)
         cluster = self.load_cluster(source.schedule, source.plan, costs.gpus_per_device)
         setup = simulating.Setup(
             costs,
@@ -222,12 +218,10 @@ class EstimatedCostOptions(CostOptions):
             str(profile), gpu, sizes, machine=machine, **values_of(self.estimate.settings)
         ).profile
 
-    def source(
-        self, schedule: Schedule | None, plan: Plan | None = None, sizes: Sequence[int] | None = None
-    ) -> CostSource:
+    def source(self, plan: Plan | None = None, sizes: Sequence[int] | None = None) -> CostSource:
         if self.estimate != EstimateOptions() and self.profile is None:
             raise InputError("--gpu: got an estimate without --profile, expected a model; try --profile llama3-70b")
-        return super().source(schedule, plan, sizes)
+        return super().source(plan, sizes)
 
     def load_devices(
         self, num_devices: int, what: str, usual: Cluster | None = None, *, gpus_per_device: int = 1
@@ -248,12 +242,8 @@ _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes
 _UNIFORM_KEYS = (*_SECONDS, *_BYTES, "overlap")
 
 
-def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
+def uniform_costs(text: str) -> DeviceCost:
     """Return the costs of a device in a model of equal stages, from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
-
-    Args:
-        text: The user's text.
-        schedule: Determines whether the backward is split; None: a later check determines it.
 
     Raises:
         InputError: A value is missing or invalid.
@@ -261,7 +251,10 @@ def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
     from pipesched.profiles.costs import DeviceCost
 
     values = numbers(text, "--uniform", _UNIFORM_KEYS, "f=10ms,b=20ms")
-    _require_complete(text, values, schedule)
+    if "f" not in values:
+        raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
+    if "b" not in values and not {"i", "w"} <= values.keys():
+        raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
     for name in _BYTES:
         if name in values and (not values[name].is_integer() or values[name] >= BYTES_LIMIT):
             near = math.ceil(values[name]) if values[name] < BYTES_LIMIT else "1e18"
@@ -274,30 +267,6 @@ def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
     times = {name: values[key] for key, name in _SECONDS.items() if key in values}
     sizes = {name: int(values[name]) for name in _BYTES if name in values}
     return DeviceCost(**times, **sizes, overlap=overlap)  # type: ignore[arg-type]  # names are checked
-
-
-def _require_complete(text: str, values: dict[str, float], schedule: Schedule | None) -> None:
-    if "f" not in values:
-        raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
-    is_split = {"i", "w"} <= values.keys()
-    if "b" not in values and not is_split:
-        raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
-    if schedule is not None and not is_split and _splits(schedule):
-        raise InputError(
-            f"--uniform: got {text!r}, expected i and w too, because the schedule splits the backward; "
-            "try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5"
-        )
-
-
-def _splits(schedule: Schedule) -> bool:
-    """Whether there is an I or W; an endless list is read up to its first Step, before which all kinds come."""
-    from pipesched.schedules.ops import Phase, Step, computes
-
-    if schedule.is_held:
-        return schedule.columns.splits_backward
-    split = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
-    rows = (takewhile(lambda op: not isinstance(op, Step), ops) for ops in schedule.lists)
-    return any(part.phase in split for row in rows for op in row for part in computes(op))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -255,7 +255,7 @@ def _stage_costs(setup: Setup, schedule: Schedule) -> StageCosts:
         )
     if setup.input_share is not None:
         return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, setup.input_share)))
-    if not costs.is_measured and not costs.device_seconds:
+    if not costs.is_measured:
         _require_split(stage_costs, schedule)
     return stage_costs
 
@@ -268,7 +268,7 @@ def _require_split(costs: StageCosts, schedule: Schedule) -> None:
     if lacks_split and schedule.is_held and schedule.columns.splits_backward:
         raise ProfileError(
             f"{schedule.name}: it splits the backward into I and W, and the costs ({costs.origin or 'of stages'}) say "
-            "B alone; give backward_input_s and backward_weight_s (i_ms and w_ms), or `input_share=0.5`"
+            "B alone; give backward_input_s and backward_weight_s (i and w, or i_ms and w_ms), or `input_share=0.5`"
         )
 
 
