@@ -5,7 +5,6 @@ from .longer_run import continuation as continuation
 from .longer_run import runs_without_flush as runs_without_flush
 from .recomputation import RecomputeWhen as RecomputeWhen
 from .recomputation import recompute as recompute
-from .replication import MAX_REPLICATED_RANKS as MAX_REPLICATED_RANKS
 from .replication import Placement as Placement
 from .replication import place_copies as place_copies
 from .replication import replicate as replicate

@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.columns import OpColumns, cell_code, op_cells
-from pipesched.schedules.common import positive
+from pipesched.schedules.common import MAX_CELLS, positive
 from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.schedules.ops import (
     ENDS_MICROBATCH,
@@ -49,9 +49,6 @@ from pipesched.schedules.ops import (
     rewritten,
 )
 from pipesched.schedules.transforms.training_run import microbatches_per_step
-
-MAX_REPLICATED_RANKS = MAX_DEVICES
-"""Most ranks of all copies together: the most devices of a cluster."""
 
 Placement: TypeAlias = Literal["pipeline", "data"]
 """The ranks on neighbouring devices: the ranks of one copy, or the copies of one rank."""
@@ -71,17 +68,18 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         width: Number of copies, each on its own devices and with the micro-batches of a whole `schedule`.
 
     Raises:
-        ScheduleError: The width is below 1 or gives more than `MAX_REPLICATED_RANKS` ranks, or the schedule averages
-            pipelines elastically, so that they are not equal. Generated lists report averaged pipelines only when the
-            lists are read.
+        ScheduleError: The width is below 1 or gives more than `MAX_DEVICES` ranks or, of held lists, `MAX_CELLS` stages
+            times micro-batches, or the schedule averages pipelines elastically, so that they are not equal. Generated
+            lists report averaged pipelines only when the lists are read.
     """
     positive(width=width)
     if width == 1:
         return schedule
-    if width * schedule.num_ranks > MAX_REPLICATED_RANKS:
+    num_held = schedule.num_stages * schedule.num_microbatches if schedule.is_held else 0
+    if width * schedule.num_ranks > MAX_DEVICES or width * num_held > MAX_CELLS:
         raise ScheduleError(
-            f"{schedule.name}: got {width} copies of {schedule.num_ranks} ranks, "
-            f"expected at most {MAX_REPLICATED_RANKS} ranks "
+            f"{schedule.name}: got {width} copies of {schedule.num_ranks} ranks and {schedule.num_microbatches} "
+            f"micro-batches, expected at most {MAX_DEVICES} ranks, and {MAX_CELLS} micro-batches on stages, "
             "in all; try fewer copies"
         )
     batch = _batch(schedule)

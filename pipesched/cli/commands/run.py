@@ -141,5 +141,5 @@ def _stages(
         )
     is_given = costs.machines.are_given or slow
     cluster = with_slow_parts(costs.load_cluster(source.schedule), slow) if is_given else None
-    given = costs.source(source.plan)
+    given = costs.source()
     return simulating.Setup(given, cluster, compression=options.compression, **values_of(costs))

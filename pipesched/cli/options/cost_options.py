@@ -65,11 +65,10 @@ class CostOptions(CostSettings):
         names = ("profile", "stage_costs", "layer_costs", "uniform")
         return {option_name(name): getattr(self, name) for name in names if getattr(self, name) is not None}
 
-    def source(self, plan: Plan | None = None, sizes: Sequence[int] | None = None) -> CostSource:
+    def source(self, sizes: Sequence[int] | None = None) -> CostSource:
         """Return the costs as the options give them.
 
         Args:
-            plan: The plan of the schedule, if any, which has the partition.
             sizes: Samples of the micro-batches of an estimate (default: of `--microbatch-size`, or 1).
 
         Raises:
@@ -82,15 +81,6 @@ class CostOptions(CostSettings):
                 f"costs: got {' and '.join(given) or 'none'}, expected one of --profile, --stage-costs, --layer-costs, "
                 "--uniform; try --uniform f=1,b=2"
             )
-        if given != ["--profile"] and plan is None:
-            if self.microbatch_size is not None:
-                raise InputError(
-                    f"{given[0]}: got --microbatch-size too, expected it with --profile only; leave it out"
-                )
-            if self.partition is not None and given != ["--layer-costs"]:
-                raise InputError(
-                    f"{given[0]}: got --partition too, expected it with --profile or --layer-costs only; leave it out"
-                )
         if self.uniform is not None:
             return uniform_costs(self.uniform)
         if self.stage_costs is not None:
@@ -114,7 +104,7 @@ class CostOptions(CostSettings):
                 and no bytes to compare with it.
             ProfileError: A file is bad, or does not fit the schedule.
         """
-        costs = self.source(source.plan)
+        costs = self.source()
         cluster = self.load_cluster(source.schedule, source.plan, costs.gpus_per_device)
         setup = simulating.Setup(
             costs,
@@ -218,10 +208,10 @@ class EstimatedCostOptions(CostOptions):
             str(profile), gpu, sizes, machine=machine, **values_of(self.estimate.settings)
         ).profile
 
-    def source(self, plan: Plan | None = None, sizes: Sequence[int] | None = None) -> CostSource:
+    def source(self, sizes: Sequence[int] | None = None) -> CostSource:
         if self.estimate != EstimateOptions() and self.profile is None:
             raise InputError("--gpu: got an estimate without --profile, expected a model; try --profile llama3-70b")
-        return super().source(plan, sizes)
+        return super().source(sizes)
 
     def load_devices(
         self, num_devices: int, what: str, usual: Cluster | None = None, *, gpus_per_device: int = 1

@@ -13,7 +13,7 @@ from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.values import integers, number, pairs, read_integer
 from pipesched.profiles import io
 from pipesched.questions import RecomputeTime, ScheduleCounts, StepBarrier
-from pipesched.schedules import builders, check, common, formats, transforms
+from pipesched.schedules import builders, check, formats, transforms
 from pipesched.schedules.common import values_of
 from pipesched.schedules.transforms import Placement
 from pipesched.workflows import arguments
@@ -191,8 +191,6 @@ class ScheduleOptions:
     def _finished(self, schedule: Schedule) -> Schedule:
         """Return `schedule` with copies, placement, delayed Reduces, recomputation and a barrier, as asked."""
         width = self.width or 1
-        num_kept = schedule.num_stages * schedule.num_microbatches if schedule.is_held else 0
-        _check_width(width, schedule.num_ranks, schedule.num_microbatches, num_kept)
         placed = transforms.place_copies(transforms.replicate(schedule, width), self.placement or "pipeline", width)
         placed = transforms.delay_reduces(placed) if self.delayed_reduce else placed
         stages = self.recomputed_stages()
@@ -221,16 +219,6 @@ class ScheduleOptions:
             raise InputError(
                 f"--recompute: got {self.recompute!r}, expected all, or stages as 0,2; try --recompute all"
             ) from None
-
-
-def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: int = 0) -> None:
-    """Refuse more copies than lists can hold, before they are made; a copy has `num_kept` (stage, micro-batch)s."""
-    if width > 1 and (width * num_ranks > transforms.MAX_REPLICATED_RANKS or width * num_kept > common.MAX_CELLS):
-        raise InputError(
-            f"--width: got {width} copies of {num_ranks} ranks and {num_microbatches} micro-batches, expected at most "
-            f"{transforms.MAX_REPLICATED_RANKS} ranks, and {common.MAX_CELLS} micro-batches on stages, in all; "
-            "try fewer copies"
-        )
 
 
 def parse_settings(settings: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, ParameterValue]:

@@ -14,6 +14,7 @@ from .setup import Setup as Setup
 from .setup import SetupArgument as SetupArgument
 from .setup import cut_of_model as cut_of_model
 from .setup import read_setup_argument as read_setup_argument
+from .setup import require_layers as require_layers
 from .setup import require_table_size as require_table_size
 from .setup import require_unused as require_unused
 from .setup import source_of_training as source_of_training

@@ -233,14 +233,7 @@ def _stage_costs(setup: Setup, schedule: Schedule) -> StageCosts:
         ProfileError: The partition does not fit, or the costs lack I and W.
     """
     costs, (in_order, bounds) = setup.loaded_costs, _in_stages(setup, schedule)
-    if setup.microbatch_size is not None and not costs.microbatch_sizes:
-        raise ArgumentError(
-            f"microbatch_size: got {setup.microbatch_size}, expected it with costs of a profile alone; leave it out"
-        )
-    if setup.partition is not None and not costs.num_layers:
-        raise ArgumentError(
-            f"partition: got {setup.partition}, expected it with costs of layers or a profile alone; leave it out"
-        )
+    require_layers(setup)
     stage_costs = in_order.stage_costs(schedule, bounds, setup.microbatch_size)
     if stage_costs.num_stages != schedule.num_stages:
         what = f"costs ({stage_costs.origin})" if stage_costs.origin else "costs"
@@ -258,6 +251,23 @@ def _stage_costs(setup: Setup, schedule: Schedule) -> StageCosts:
     if not costs.is_measured:
         _require_split(stage_costs, schedule)
     return stage_costs
+
+
+def require_layers(setup: Setup) -> None:
+    """Refuse a micro-batch size or a partition of costs that have none.
+
+    Raises:
+        ArgumentError: The setup has one.
+    """
+    costs = setup.loaded_costs
+    if setup.microbatch_size is not None and not costs.microbatch_sizes:
+        raise ArgumentError(
+            f"microbatch_size: got {setup.microbatch_size}, expected it with costs of a profile alone; leave it out"
+        )
+    if setup.partition is not None and not costs.num_layers:
+        raise ArgumentError(
+            f"partition: got {setup.partition}, expected it with costs of layers or a profile alone; leave it out"
+        )
 
 
 def _require_split(costs: StageCosts, schedule: Schedule) -> None:

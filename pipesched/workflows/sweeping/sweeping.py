@@ -49,6 +49,7 @@ from pipesched.workflows.simulating import (
     Setup,
     SetupArgument,
     read_setup_argument,
+    require_layers,
     require_runs,
     require_unused,
 )
@@ -101,6 +102,7 @@ def sweep(question: SweepQuestion) -> SweepResult:
     """
     setup = read_setup_argument(question.setup)
     require_unused(setup, "sweep", "engine", "buffers", "tied_bytes")
+    require_layers(setup)
     if setup.cluster is not None:
         setup = replace(setup, cluster=read_cluster_argument(setup.cluster, 1, "a sweep"))
     space = _space(question, setup)
