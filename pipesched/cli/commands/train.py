@@ -233,12 +233,7 @@ def _asked(
         return TrainingOptions(load_model(model), [plan], costs, options)
     if model is None:
         raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")
-    schedule_specs = _schedule_specs(schedule, compare)
-    given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": options.export}
-    for name, value in given.items():
-        if value is not None and len(schedule_specs) != 1:
-            raise InputError(f"--{name}: got {value} for {len(schedule_specs)} schedules, expected one; use --schedule")
-    return TrainingOptions(load_model(model), schedule_specs, costs, options)
+    return TrainingOptions(load_model(model), _schedule_specs(schedule, compare), costs, options)
 
 
 def _leave_if_paused(result: TrainingResult, training: Training) -> None:
@@ -334,15 +329,17 @@ class TrainingOptions:
         """Refuse costs that no training takes, settings that no schedule follows, and impossible seeds and targets.
 
         Raises:
-            ArgumentError: There are such options; or a run that has files of its own has several seeds.
+            ArgumentError: There are such options; or several runs would share files.
         """
         if target_loss is not None and not math.isfinite(target_loss):
             raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
-        options, costs = self.settings, self.costs
+        options, costs, num_runs = self.settings, self.costs, num_seeds * len(self.schedules)
         given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": options.export}
         for name, value in given.items():
-            if value is not None and num_seeds > 1:
-                raise InputError(f"--{name}: got {value} for {num_seeds} seeds, expected one; leave --seeds out")
+            if value is not None and num_runs > 1:
+                raise InputError(
+                    f"--{name}: got {value} for {num_runs} runs, expected one; use --schedule, not --seeds"
+                )
         fault = declared(TrainSettings)["seed"].fault(options.seed + num_seeds - 1)
         if fault is not None:
             raise InputError(f"--seeds: {fault}, from --seed {options.seed} on; try a smaller --seed")
@@ -365,9 +362,8 @@ class TrainingOptions:
         Raises:
             ArgumentError: There are several runs, options do not go together, or the partition does not fit.
         """
-        if len(self.schedules) != 1 or num_seeds > 1:
-            got = f"{num_seeds} seeds" if num_seeds > 1 else f"{len(self.schedules)} schedules"
-            raise InputError(f"--job: got {got}, expected one; write a job for each")
+        if len(self.schedules) * num_seeds > 1:
+            raise InputError(f"--job: got {len(self.schedules) * num_seeds} runs, expected one; write a job for each")
         profile = self.costs.profile
         cluster = {} if profile is None else {"cluster": self._cluster(self.schedules[0])}
         asked = {"is_distributed": True, "partition": self.costs.partition_text, "profile": profile, **cluster}
