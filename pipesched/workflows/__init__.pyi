@@ -16,6 +16,7 @@ from . import what_if as what_if
 from .asking import asks as asks
 from .asking import documented as documented
 from .asking import plain_signature as plain_signature
+from .asking import shares_of_steps as shares_of_steps
 from .errors import MAX_INT64 as MAX_INT64
 from .errors import ArgumentError as ArgumentError
 from .errors import MissingDeviceError as MissingDeviceError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -49,6 +49,16 @@ def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], An
         return ask
 
     return decorate
+
+
+def shares_of_steps(progress: Callable[[float], None], count: int) -> Iterator[Callable[[float], None]]:
+    """Yield, for each of `count` steps, a function that turns the finished share of the step into the whole's."""
+    for index in range(count):
+
+        def tick(share: float, index: int = index) -> None:
+            progress((index + share) / count)
+
+        yield tick
 
 
 def plain_signature(record: type) -> inspect.Signature:

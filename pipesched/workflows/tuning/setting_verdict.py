@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import StatisticsError, correlation
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from pipesched.workflows import (
     other_speed,
     require_kind,
     require_names,
+    shares_of_steps,
 )
 from pipesched.workflows.tuning.setting_race import to_run
 from pipesched.workflows.tuning.setting_runs import Measurement, RunSetting, measure_settings, require_same_layers
@@ -179,7 +180,7 @@ def run_settings(question: RunSettingsQuestion) -> Verdict:
 def verified_settings(
     outcomes: Sequence[Outcome],
     measurement: Measurement,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    progress: OnShare = unheard,
     *,
     profiled: Yardstick | None = None,
 ) -> Verdict:
@@ -196,11 +197,7 @@ def verified_settings(
         RankFailed: A rank failed, died or hung.
     """
     verified = []
-    for index, outcome in enumerate(outcomes):
-
-        def tick(fraction: float, index: int = index) -> None:
-            progress((index + fraction) / len(outcomes))
-
+    for outcome, tick in zip(outcomes, shares_of_steps(progress, len(outcomes)), strict=True):
         measured = measurement(outcome.setting, tick)
         if measured.seconds is None:
             raise ArgumentError(

@@ -27,7 +27,7 @@ from pipesched.schedules import ScheduleError
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.common import values_of
 from pipesched.simulator import SimulationError
-from pipesched.workflows import ArgumentError, asks, is_rank, require_callable, require_names
+from pipesched.workflows import ArgumentError, asks, is_rank, require_callable, require_names, shares_of_steps
 from pipesched.workflows.arguments import (
     ClusterArgument,
     ListsArgument,
@@ -112,7 +112,7 @@ def verify(question: VerifyQuestion) -> Verification:
             "profile: got none under torchrun, where every process would measure its own, expected one for all; "
             "try a file that `pipesched.profile(..).save` has written"
         )
-    steps = _fractions(question.progress, 1 + len(runs.sources))
+    steps = shares_of_steps(question.progress, 1 + len(runs.sources))
     tick = next(steps)
     layers = runs.measured_profile(tick) if question.profile is None else runs.given_profile(question.profile)
     verified = Verification((), layers)
@@ -148,7 +148,7 @@ def verify_rounds(question: VerifyRoundsQuestion) -> RoundsVerification:
             "rounds: got them under torchrun, where every process would profile for itself, expected processes of our "
             "own; start it without torchrun"
         )
-    steps = _fractions(question.progress, 2 * question.rounds + 1)
+    steps = shares_of_steps(question.progress, 2 * question.rounds + 1)
 
     def look() -> float:
         return measuring.yardstick_s(min(runs.num_busy, num_cores()), question.device)
@@ -287,13 +287,3 @@ def _held(run: ScheduleRun, setup: Setup) -> VerifiedSchedule:
 def _cut(source: ScheduleSource, setup: Setup) -> Setup:
     """Return the setup with the present layers of each stage, so that later profiles do not change them."""
     return replace(setup, partition=[last - first for first, last in setup.bounds_of(source)])
-
-
-def _fractions(progress: Callable[[float], None], count: int) -> Iterator[Callable[[float], None]]:
-    """Yield, for each of `count` steps, a function that turns its finished fraction into the total's."""
-    for index in range(count):
-
-        def tick(fraction: float, index: int = index) -> None:
-            progress((index + fraction) / count)
-
-        yield tick
