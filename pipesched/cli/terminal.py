@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from textwrap import wrap
@@ -84,27 +84,21 @@ def print_coloured(lines: Sequence[str]) -> None:
     Console().print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
 
 
-def print_table(
-    title: str,
-    rows: Sequence[Mapping[str, str]],
-    caption: str | Callable[[Collection[str]], Iterable[str]] = "",
-    *,
-    most_columns: int | None = None,
-) -> None:
-    """Print rows of ready-made cells, with all columns that fit, or with all under `all_columns`.
+def print_table(table: Table, *, most_columns: int | None = None) -> None:
+    """Print a table with rows, with all columns that fit, or with all under `all_columns`.
 
     Columns of numbers are aligned right and never folded; the first column is never folded; headers and words are
     folded. The most important columns come first. Columns without room, and columns after `most_columns`, are named
-    below. Empty columns are left out. A caption that depends on the shown columns is a function of them.
+    below. Empty columns are left out.
     """
     from rich.cells import cell_len
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Grid
     from rich.text import Text
 
     console = Console()
     console.width = _terminal_width()
-    rows = [{terminal_line(name): terminal_line(cell) for name, cell in row.items()} for row in rows]
+    rows = [{terminal_line(name): terminal_line(cell) for name, cell in row.items()} for row in table.rows]
     names = [name for name in rows[0] if _Columns.are_all_shown or _tells(rows, name)]
     shown = _fitting(rows, names, console.width)[: None if _Columns.are_all_shown else most_columns]
     left_out = names[len(shown) :]
@@ -113,23 +107,22 @@ def print_table(
         least = {name: max(len(name), least[name]) for name in shown}
     most = {name: max(least[name], *(cell_len(row[name]) for row in rows)) for name in shown}
     widths = _shared(console.width - 1 - sum(3 + width for width in least.values()), least, most)
-    table = Table()
+    grid = Grid()
     for name in shown:
         is_number = _is_number(rows, name)
         header = Text("\n").join(map(as_text, wrap(name, widths[name])))
         is_named = name == shown[0] and any(" " in row[name] for row in rows)
         justify: Literal["left", "right"] = "right" if is_number and not is_named else "left"
         is_whole = widths[name] >= most[name] and (is_number or name == shown[0])
-        table.add_column(header, justify=justify, width=widths[name], no_wrap=is_whole, overflow="fold")
+        grid.add_column(header, justify=justify, width=widths[name], no_wrap=is_whole, overflow="fold")
     for row in rows:
-        table.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], widths[name]))) for name in shown))
+        grid.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], widths[name]))) for name in shown))
     with console.capture() as drawn:
-        for line in _folded(title, console.width):
+        for line in _folded(table.title, console.width):
             console.print(as_text(line, "table.title"), soft_wrap=True)
-        console.print(table)
+        console.print(grid)
     sys.stdout.write(drawn.get())
-    lines = caption.split("\n") if isinstance(caption, str) else caption(shown)
-    print_lines([*lines, *([f"--wide also shows: {', '.join(left_out)}"] if left_out else [])])
+    print_lines([*table.lines(shown), *([f"--wide also shows: {', '.join(left_out)}"] if left_out else [])])
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -247,7 +240,7 @@ def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
 def print_result(table: Table, notes: Sequence[str] = ()) -> None:
     """Print the table of a result, and notes below its caption."""
     if table.rows:
-        print_table(table.title, table.rows, table.noted(notes).lines)
+        print_table(table.noted(notes))
     else:
         print_lines(filter(None, (table.title, *table.noted(notes).lines(()))))
 

@@ -23,6 +23,7 @@ from pipesched.simulator.views import (
     staleness_figure,
     text_gantt,
 )
+from pipesched.workflows import Table
 from tests.hand_timelines import play
 
 NAMES = ["v2 [/try]", "[bold]x[/bold] :factory: of 8", r"$\frac$ and $x_1$", "_x_ *y*", "../up/../x"]
@@ -100,7 +101,7 @@ def test_what_controls_a_terminal_is_shown_escaped(pipesched, folder):
 
 
 def test_cells_titles_and_captions_are_printed_letter_by_letter(capsys):
-    output.print_table("[b]t[/b] \x1b[2J", [{"[i]head": "[/] :factory:\n2"}], "[red]one :x:\ntwo")
+    output.print_table(Table("[b]t[/b] \x1b[2J", ({"[i]head": "[/] :factory:\n2"},), "[red]one :x:\ntwo"))
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == r"[b]t[/b] \x1b[2J"
     assert "[i]head" in lines[2]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.cli import terminal
+from pipesched.workflows import Table
 
 GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
 
@@ -26,7 +27,7 @@ def printed(monkeypatch, capsys):
                 super().__init__(force_terminal=True, width=num_columns, color_system=None)
 
         monkeypatch.setattr(rich.console, "Console", Terminal)
-        terminal.print_table("", ROWS)
+        terminal.print_table(Table("", tuple(ROWS)))
         return capsys.readouterr().out.splitlines()
 
     return at
@@ -43,10 +44,10 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(printed, num_colu
 
 def test_a_column_in_which_nothing_stands_is_left_out_unless_all_are_asked_for(capsys, monkeypatch):
     rows = [{"schedule": "1f1b", "memory": "-", "fits": "", "makespan": "1 s"}]
-    terminal.print_table("", rows)
+    terminal.print_table(Table("", tuple(rows)))
     narrow = capsys.readouterr().out
     monkeypatch.setattr(terminal._Columns, "are_all_shown", True)
-    terminal.print_table("", rows)
+    terminal.print_table(Table("", tuple(rows)))
     assert [("memory" in text, "fits" in text) for text in (narrow, capsys.readouterr().out)] == [
         (False, False),
         (True, True),
@@ -55,7 +56,7 @@ def test_a_column_in_which_nothing_stands_is_left_out_unless_all_are_asked_for(c
 
 def test_a_name_that_is_longer_than_the_terminal_is_folded_and_leaves_room_for_numbers(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    terminal.print_table("", [{"schedule": "x" * 70, "makespan": "12.5 s"}])
+    terminal.print_table(Table("", ({"schedule": "x" * 70, "makespan": "12.5 s"},)))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 40
     assert "".join(lines).count("x") == 70

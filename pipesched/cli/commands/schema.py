@@ -14,7 +14,7 @@ from pipesched.cli.options.option_groups import Json, grouped, out_option
 from pipesched.cli.options.settings_file import settings_schema
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_json, print_table
-from pipesched.workflows import file_formats
+from pipesched.workflows import Table, file_formats
 from pipesched.workflows.file_formats import FormatName
 
 
@@ -58,10 +58,10 @@ def schema(
         files = {key: {"suffix": form.suffix, "text": form.text} for key, form in file_formats.FILE_FORMATS.items()}
         print_json("schema", {"files": files})
     else:
-        rows = [
+        rows = (
             {"name": key, "file": form.suffix, "what": form.text} for key, form in file_formats.FILE_FORMATS.items()
-        ]
-        print_table("Files", rows, "'pipesched schema profile' prints the form of one")
+        )
+        print_table(Table("Files", tuple(rows), "'pipesched schema profile' prints the form of one"))
 
 
 def _command(program: Any, name: str) -> Any:

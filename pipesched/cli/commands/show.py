@@ -16,6 +16,7 @@ from pipesched.cli.output.output_files import CSV, JSON, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, print_table
 from pipesched.schedules import builders, check, formats, lowering
 from pipesched.schedules.formats import suffix_of
+from pipesched.workflows import Table
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -114,21 +115,17 @@ def list_schedules(json: Json = False) -> None:
             },
         )
         return
-    print_table(
-        "Schedules",
-        [
-            {
-                "name": entry.name,
-                "what": entry.text + _options(entry),
-                "flush": "no" if entry.traits.is_asynchronous else "yes",
-                "source": entry.source,
-                "also": ", ".join(entry.aliases),
-            }
-            for entry in entries
-        ],
-        "in brackets: options beside -p and -m",
-        most_columns=3,
+    rows = tuple(
+        {
+            "name": entry.name,
+            "what": entry.text + _options(entry),
+            "flush": "no" if entry.traits.is_asynchronous else "yes",
+            "source": entry.source,
+            "also": ", ".join(entry.aliases),
+        }
+        for entry in entries
     )
+    print_table(Table("Schedules", rows, "in brackets: options beside -p and -m"), most_columns=3)
 
 
 def _options(entry: Entry) -> str:

@@ -15,6 +15,7 @@ from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.terminal import print_result, print_table, progress_bar
 from pipesched.simulator import views
 from pipesched.simulator.views import FIGURE_SUFFIXES
+from pipesched.workflows import Table
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -100,11 +101,8 @@ def _print_reads(schedule: Schedule, first: int) -> None:
     for stage in range(schedule.num_stages):
         cells = ((forwards[stage, i], backwards[stage, i]) for i in range(count))
         rows.append({"stage": str(stage)} | {str(i): f"{_weights(f)} {_weights(b)}" for i, (f, b) in enumerate(cells)})
-    print_table(
-        f"{schedule.name}: what F and B read",
-        rows,
-        "F first; 2+3 is version 2, predicted 3 steps ahead",
-    )
+    caption = "F first; 2+3 is version 2, predicted 3 steps ahead"
+    print_table(Table(f"{schedule.name}: what F and B read", tuple(rows), caption))
 
 
 def _weights(use: Use) -> str:

@@ -8,7 +8,7 @@ from pipesched.cli.errors import in_flags
 from pipesched.cli.options.values import enough
 from pipesched.cli.terminal import print_lines, print_table
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import with_equal_devices
+from pipesched.workflows import Table, with_equal_devices
 
 if TYPE_CHECKING:
     from pipesched.simulator.planner import PlanRanking, Request
@@ -76,7 +76,7 @@ def print_explained(outcome: Outcome, request: Request) -> None:
         )
     used = [name for name in rows[0] if any(row[name] != "0 s" for row in rows)]
     what = f"{outcome.setting}: where the time of {'a batch' if steps == 1 else f'{steps} steps'} goes"
-    print_table(what, with_equal_devices({name: row[name] for name in used} for row in rows))
+    print_table(Table(what, with_equal_devices({name: row[name] for name in used} for row in rows)))
     path = critical_path(timeline)
     total_s = timeline.makespan_s
     parts = ", ".join(f"{kind} {readable_s(share)} ({share / total_s:.1%})" for kind, share in shares(path).items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +13,14 @@ from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import Description
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError, views
-from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
+from pipesched.simulator.analysis import CellValue, Summary, readable_s, readable_share, summarize
 from pipesched.simulator.fast import distribution
 from pipesched.workflows import (
     ArgumentError,
     Result,
     Table,
     asks,
+    cell_text,
     merged_notes,
     require_names,
     with_nan,
@@ -128,10 +129,12 @@ class ScheduleComparison(Result):
             notes: Lines of the caption, before the lines on schedules without a prediction.
         """
         rows = self.summaries
-        known = [
-            column for column in _COLUMNS if any(getattr(row, name) is not None for row in rows for name in column[1])
-        ]
-        cells = tuple({title: _cell(row, names, show) for title, names, show in known} for row in rows)
+        known = {
+            title: names
+            for title, names in _COLUMNS.items()
+            if any(getattr(row, name) is not None for row in rows for name in names)
+        }
+        cells = tuple({title: _cell(row, names) for title, names in known.items()} for row in rows)
         names: dict[str, list[str]] = {}
         for row in rows:
             if row.reason is not None:
@@ -165,48 +168,39 @@ def _batches(predictions: Sequence[Prediction]) -> list[str]:
     return [f"{counts}; their makespans are not of the same batch"] if len(names) > 1 else []
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _tera(value: float) -> str:
-    return f"{value / 1e12:.4g}"
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-_COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
-    ("schedule", ("name",), str),
-    ("makespan", ("makespan_s",), readable_s),
-    ("p50 / p90 / p99", ("makespan_p50_s", "makespan_p90_s", "makespan_p99_s"), readable_s),
-    ("bubble fraction", ("bubble_fraction",), readable_share),
-    ("steady / micro-batch", ("steady_s_per_microbatch",), readable_s),
-    ("MFU", ("utilization",), readable_share),
-    ("peak memory", ("peak_memory_worst_bytes",), readable_bytes),
-    ("fits", ("fits",), _yes),
-    ("in flight", ("peak_microbatches_worst",), _number),
-    ("tokens/s", ("tokens_per_s",), _number),
-    ("TFLOP/s", ("flops_per_s",), _tera),
-    ("steady bubble", ("steady_bubble_fraction",), readable_share),
-    ("weight versions", ("weight_versions",), _count),
-    ("model copies", ("model_copies",), _number),
-    ("messages", ("messages",), _count),
-    ("sent", ("sent_bytes",), readable_bytes),
-    ("bubble overhead", ("bubble_overhead",), readable_share),
-    ("bubble of longest span", ("bubble_of_longest_span",), readable_share),
-    ("least peak", ("peak_memory_best_bytes",), readable_bytes),
-    ("least in flight", ("peak_microbatches_best",), _number),
-)
-"""Title, fields and format of each column, the most important first, because a narrow terminal shows only the first.
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "schedule": ("name",),
+    "makespan": ("makespan_s",),
+    "p50 / p90 / p99": ("makespan_p50_s", "makespan_p90_s", "makespan_p99_s"),
+    "bubble fraction": ("bubble_fraction",),
+    "steady / micro-batch": ("steady_s_per_microbatch",),
+    "MFU": ("utilization",),
+    "peak memory": ("peak_memory_worst_bytes",),
+    "fits": ("fits",),
+    "in flight": ("peak_microbatches_worst",),
+    "tokens/s": ("tokens_per_s",),
+    "TFLOP/s": ("flops_per_s",),
+    "steady bubble": ("steady_bubble_fraction",),
+    "weight versions": ("weight_versions",),
+    "model copies": ("model_copies",),
+    "messages": ("messages",),
+    "sent": ("sent_bytes",),
+    "bubble overhead": ("bubble_overhead",),
+    "bubble of longest span": ("bubble_of_longest_span",),
+    "least peak": ("peak_memory_best_bytes",),
+    "least in flight": ("peak_microbatches_best",),
+}
+"""Title and fields of each column, the most important first, because a narrow terminal shows only the first.
 
 Other fields are for programs only.
 """
+_SHOWN: Mapping[str, Callable[[Any], str]] = {
+    "flops_per_s": lambda rate: f"{rate / 1e12:.4g}",
+    "messages": lambda count: f"{count:,}",
+    "bubble_overhead": readable_share,
+    "bubble_of_longest_span": readable_share,
+}
+"""Texts of fields whose names do not end in their unit, or whose column has another unit."""
 
 _LEGEND = {
     "p50 / p90 / p99": "percentiles of the makespans of the runs",
@@ -227,9 +221,12 @@ _LEGEND = {
 }
 
 
-def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) -> str:
-    values = [getattr(summary, name) for name in names]
-    return "-" if None in values else " / ".join(dict.fromkeys(map(show, values)))
+def _cell(summary: Summary, names: Sequence[str]) -> str:
+    values = {name: getattr(summary, name) for name in names}
+    if None in values.values():
+        return "-"
+    texts = (_SHOWN[name](value) if name in _SHOWN else cell_text(name, value) for name, value in values.items())
+    return " / ".join(dict.fromkeys(texts))
 
 
 @dataclass(frozen=True)
