@@ -63,3 +63,4 @@ from .table import quantity_title as quantity_title
 from .table import with_equal_devices as with_equal_devices
 from .table import with_equal_in_one as with_equal_in_one
 from .table import with_nan as with_nan
+from .table import without_dull as without_dull

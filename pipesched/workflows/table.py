@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules.common import printable
@@ -107,6 +108,15 @@ def cell_text(name: str, value: Any) -> str:
 def quantity_title(name: str) -> str:
     """Return the name of a quantity for people, without its unit."""
     return name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+
+
+def without_dull(
+    rows: Iterable[Mapping[str, str]], usual: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Mapping[str, str], ...]:
+    """Return rows without the columns whose cells are all ``-``, or as `usual` has them by column."""
+    rows = tuple(rows)
+    telling = [name for name in rows[0] if any(row[name] not in ("-", usual.get(name)) for row in rows)] if rows else []
+    return tuple({name: row[name] for name in telling} for row in rows)
 
 
 def with_equal_in_one(rows: Iterable[Mapping[str, str]], to: str = "-") -> tuple[Mapping[str, str], ...]:

@@ -15,7 +15,7 @@ from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
 from pipesched.simulator.planner import ASYNCHRONOUS, PROOF, PlanRanking, Request, reasons
 from pipesched.simulator.search import Outcome, Setting, TimeParts
-from pipesched.workflows import ArgumentError, Table, estimate_data, require_path
+from pipesched.workflows import ArgumentError, Table, estimate_data, require_path, without_dull
 from pipesched.workflows.exporting import TrainerRule, export_setting
 from pipesched.workflows.planning.partitioning import number_ranges
 
@@ -198,14 +198,10 @@ class PlanSearch:
             "recompute": "no",
             "messages": "whole",
             "staleness": "0",
-            "bubble_fraction": "-",
-            "steady / micro-batch": "-",
-            "steady_bubble_fraction": "-",
             "waits for messages": "0 s",
             "for reductions": "0 s",
         }
-        dull = {name for name, value in usual.items() if all(row[name] in (value, "-") for row in rows)}
-        names = [name for name in rows[0] if name not in dull] if rows else []
+        names = [*without_dull(rows, usual)[0]] if rows else []
         for name, before in _TELLING.items():
             if name in names and len({row[name] for row in rows}) > 1:
                 names.remove(name)

@@ -29,6 +29,7 @@ from pipesched.workflows import (
     quantity_title,
     timeline_notes,
     with_equal_devices,
+    without_dull,
 )
 from pipesched.workflows.timelines.replaying import Explanation, explain_error, split_table
 from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
@@ -188,8 +189,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         caption |= dict.fromkeys(_whole_lines(comparison, "".join(f"{name}: " for name in whose.values())))
     caption |= dict.fromkeys(map(_meaning, comparisons)) | dict.fromkeys(filter(None, map(_furthest_off, comparisons)))
     columns = dict.fromkeys(name for row in rows for name in row)
-    known = [name for name in columns if any(row.get(name, "-") != "-" for row in rows)]
-    cells = tuple({name: row.get(name, "-") for name in known} for row in rows)
+    cells = without_dull({name: row.get(name, "-") for name in columns} for row in rows)
     return Table(comparisons[0].name if len(comparisons) == 1 else "", cells, "\n".join(caption))
 
 

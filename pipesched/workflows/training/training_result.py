@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipesched.simulator.analysis import CellValue, readable_s, readable_share
-from pipesched.workflows import Result, Table, launch_note, require_number
+from pipesched.workflows import Result, Table, launch_note, require_number, without_dull
 from pipesched.workflows.training.training_forecast import TrainingForecast
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def trained_table(
         _seeded(outcome, outcomes) | _measured(outcome, target_loss is not None, target_accuracy is not None)
         for outcome in outcomes
     ]
-    return Table("Trained", _known(rows), "; ".join(targets), _LEGEND)
+    return Table("Trained", without_dull(rows), "; ".join(targets), _LEGEND)
 
 
 def forecast_table(
@@ -292,7 +292,7 @@ def forecast_table(
     """
     if target_loss is None and target_accuracy is None:
         outcomes = [*{outcome.schedule: outcome for outcome in outcomes}.values()]
-    rows = _known(
+    rows = without_dull(
         [
             _seeded(outcome, outcomes) | _predicted(outcome, target_loss is not None, target_accuracy is not None)
             for outcome in outcomes
@@ -306,12 +306,6 @@ def _seeded(outcome: TrainedRun, outcomes: Sequence[TrainedRun]) -> dict[str, st
     """Return the schedule, and the seed if runs have several."""
     has_several = len({other.seed for other in outcomes}) > 1
     return {"schedule": outcome.schedule, "seed": str(outcome.seed) if has_several else "-"}
-
-
-def _known(rows: Sequence[dict[str, str]]) -> tuple[dict[str, str], ...]:
-    """Return the rows without empty columns."""
-    unknown = {column for column in rows[0] if all(row[column] == "-" for row in rows)}
-    return tuple({name: cell for name, cell in row.items() if name not in unknown} for row in rows)
 
 
 def _measured(outcome: TrainedRun, has_target_loss: bool, has_target_accuracy: bool) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,14 @@ from pipesched.simulator.analysis import (
 )
 from pipesched.simulator.search import Outcome
 from pipesched.simulator.tuner import Problem, tuned_row
-from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind
+from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind, without_dull
 from pipesched.workflows.tuning.setting_race import LinesOf, SettingRace
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_USUAL = {"N": "1", "advance": "-", "chunks": "-", "recompute": "no", "steady / micro-batch": "-", "steady bubble": "-"}
+_USUAL = {"N": "1", "recompute": "no"}
 """Cells of columns that are left out if all their cells are these."""
 
 
@@ -153,7 +153,7 @@ class TuneResult:
 
         fitting = [*self.candidates, *self.others]
         outcomes, best = [*fitting, *self.outcomes[len(fitting) :]], self.chosen
-        rows = self._rows(outcomes)
+        rows = [*self._rows(outcomes)]
         if len(fitting) < len(outcomes):
             rows = [
                 {**row, "rejected": say(readable_reason(outcome.reason))}
@@ -206,15 +206,14 @@ class TuneResult:
             title = f"{len(candidates)} of {len(fitting)} settings that fit train as plain training does"
             caption = [*self._answer(lines_of), *_left_out(candidates, top), *notes]
             title = title if others else f"{len(fitting)} settings fit"
-            tables.append(Table(title, tuple(self._rows(candidates[:top])), "\n".join(caption)))
+            tables.append(Table(title, self._rows(candidates[:top]), "\n".join(caption)))
         if others:
             title = f"{len(others)} settings that fit have elastic averaging, which is another training"
             caption = [*self._averaged_lines(lines_of), *_left_out(others, top), *([] if candidates else notes)]
-            tables.append(Table(title, tuple(self._rows(others[:top])), "\n".join(caption)))
+            tables.append(Table(title, self._rows(others[:top]), "\n".join(caption)))
         if rejected:
             more = "" if len(rejected) <= top else f"; {len(rejected) - top} more are left out (--top, --out)"
-            rows = tuple(_rejected(rejected[:top], say))
-            tables.append(Table(f"{len(rejected)} settings are rejected{more}", rows))
+            tables.append(Table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top], say)))
         return tables if self.race is None else [*tables, self.race.table(lines_of)]
 
     def _answer(self, lines_of: LinesOf) -> list[str]:
@@ -251,7 +250,7 @@ class TuneResult:
             return f"{told}, plain 1F1B at its best"
         return f"{told}, {gain:.3g} x as fast as plain 1F1B at its best ({self.plain.setting})"
 
-    def _rows(self, outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
+    def _rows(self, outcomes: Sequence[Outcome]) -> tuple[Mapping[str, str], ...]:
         rows = []
         for number, outcome in enumerate(outcomes, 1):
             time_s, gain, pace = outcome.seconds or 0.0, self.gain(outcome), outcome.pace
@@ -266,7 +265,7 @@ class TuneResult:
                     "training": outcome.setting.training.value,
                 }
             )
-        return _telling(rows)
+        return without_dull(rows, _USUAL)
 
     def __repr__(self) -> str:
         best = self.chosen
@@ -291,21 +290,17 @@ def _left_out(outcomes: Sequence[Outcome], top: int) -> list[str]:
     return [f"{len(outcomes) - top} that come after these are left out (--top, --out)"] if len(outcomes) > top else []
 
 
-def _rejected(outcomes: Sequence[Outcome], say: Callable[[str], str]) -> list[dict[str, str]]:
+def _rejected(outcomes: Sequence[Outcome], say: Callable[[str], str]) -> tuple[Mapping[str, str], ...]:
     """Return the rows of rejected settings; settings that cannot be predicted for one reason share a row."""
     groups: dict[str, list[dict[str, str]]] = {}
     for number, outcome in enumerate(outcomes):
         why = say(readable_reason(outcome.reason).partition(" from ")[0])  # when, at which op: --out
         row = {**_named(outcome), "why": why, "training": outcome.setting.training.value}
         groups.setdefault(why if outcome.seconds is None else str(number), []).append(row)
-    alike = groups.values()
-    return _telling([{name: ", ".join(dict.fromkeys(row[name] for row in rows)) for name in rows[0]} for rows in alike])
-
-
-def _telling(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows without columns that have only usual values."""
-    dull = {name for name, value in _USUAL.items() if all(row.get(name, value) == value for row in rows)}
-    return [{name: cell for name, cell in row.items() if name not in dull} for row in rows]
+    alike = (
+        {name: ", ".join(dict.fromkeys(row[name] for row in rows)) for name in rows[0]} for rows in groups.values()
+    )
+    return without_dull(alike, _USUAL)
 
 
 def _named(outcome: Outcome) -> dict[str, str]:
