@@ -9,13 +9,12 @@ from pipesched.cli.commands.plan import ModelOptions
 from pipesched.cli.commands.profile import LayerOptions
 from pipesched.cli.commands.tune import setting_words
 from pipesched.cli.options.option_groups import grouped, setting_option
-from pipesched.cli.options.torch_options import RunOptions
 from pipesched.executor import RunSettings
 from pipesched.executor.launch import Measure, job_from_json
-from pipesched.questions import TrainSettings
+from pipesched.questions import MeasureSettings, TrainSettings
 from pipesched.schedules.common import declared, values_of
 
-GROUPS = [RunOptions, TrainSettings, ModelOptions, LayerOptions]
+GROUPS = [MeasureSettings, TrainSettings, ModelOptions, LayerOptions]
 SETTINGS = declared(RunSettings)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pipesched.cli.commands.tune import CommandLines, TunedModel
-from pipesched.cli.options.torch_options import RunOptions
 from pipesched.cli.terminal import print_result
 from pipesched.executor.launch import job_from_json
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.io import save_json
+from pipesched.questions import MeasureSettings
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import recompute
@@ -38,7 +38,7 @@ def test_the_lines_of_a_setting_run_and_train_with_its_lists(pipesched, folder, 
     profile = replace(model(), model=MLP)
     save_json(profile, folder / "m.json")
     commands = CommandLines(
-        Problem(profile, 8, flat(3)), TunedModel(model="m.json"), RunOptions(optimizer="sgd", is_pinned=False)
+        Problem(profile, 8, flat(3)), TunedModel(model="m.json"), MeasureSettings(optimizer="sgd", is_pinned=False)
     )
     run, train = (line.removeprefix("pipesched ") for line in commands(setting).values())
     assert pipesched(f"{run} --job run.json").code == 0

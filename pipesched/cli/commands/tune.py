@@ -14,14 +14,13 @@ import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
-from pipesched.cli.options.torch_options import RunOptions, TrustModel, load_model
+from pipesched.cli.options.torch_options import TrustModel, load_model
 from pipesched.cli.options.values import enough
 from pipesched.cli.output.notes import device_limit_lines, doubts_of_machine, doubts_of_own_machine
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, print_result, print_results, progress_bar
-from pipesched.executor import Repetitions
-from pipesched.profiles import io
-from pipesched.profiles.processes import LoadMeter
+from pipesched.executor import LayerSettings, Repetitions
+from pipesched.profiles import io, processes
 from pipesched.questions import OF_PROCESSES, InputShare, LayerCut, MeasureSettings, TrainSettings, TuneSettings
 from pipesched.schedules.common import declared, tuple_of, values_of
 from pipesched.schedules.formats import suffix_of
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 
 _MOST_SIZES = 8
 """Micro-batch sizes to measure, with linear interpolation between them."""
+_PASSES, _REPEATS, _WARMUP = 3, 4, 1
+"""Short profiles behind each median, measured runs of a layer in each, and warm-up runs before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class TunedModel:
         """Whether a profile is given, and not a model."""
         return io.names_profile(self.model)
 
-    def setup(self, machines: MachineOptions, cluster: Cluster, asked: TuneSettings, runs: RunOptions) -> Setup:
+    def setup(self, machines: MachineOptions, cluster: Cluster, asked: TuneSettings, runs: MeasureSettings) -> Setup:
         """Return the setup, with a profile that is read or measured.
 
         Args:
@@ -90,8 +91,12 @@ class TunedModel:
             profile = replace(profile, model=io.trusted(profile.model))
         return Setup(profile, cluster, self.network, partition=self.partition, input_share=self.input_share)
 
-    def _measured(self, asked: TuneSettings, runs: RunOptions, num_devices: int) -> Profile:
-        """Measure the micro-batch sizes of the space, or a few from the smallest to the largest."""
+    def _measured(self, asked: TuneSettings, runs: MeasureSettings, num_devices: int) -> Profile:
+        """Measure the sizes of the space, or a few of them, in short passes, with other cores as busy as in a run.
+
+        Raises:
+            ProfileError: The model does not exist, fails, or has fewer layers than stages.
+        """
         from pipesched.profiles.partitioning import parse_partition
         from pipesched.simulator.search import divisors
         from pipesched.simulator.tuner import AVGPIPE
@@ -107,14 +112,19 @@ class TunedModel:
         sizes = sorted({asked.batch_size // count for count in counts_asked})
         step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
         some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
-        arguments.require_possible(runs)
-        return runs.profile(
-            model,
-            sorted(some),
-            num_devices,
-            splits=tuple(asked.schedules) != (AVGPIPE,),
-            num_pipelines=max(tuple_of(asked.pipelines or 1)),
-        )
+        with progress_bar(f"profiling {model.name}") as tick:
+            return pipesched.profile(
+                model,
+                sorted(some),
+                repeats=_REPEATS,
+                warmup=_WARMUP,
+                passes=_PASSES,
+                companions=processes.num_companions(num_devices, runs.device),
+                pipelines=processes.num_sharing(max(tuple_of(asked.pipelines or 1)), runs.device),
+                splits=tuple(asked.schedules) != (AVGPIPE,),
+                progress=tick,
+                **values_of(runs, LayerSettings),
+            ).profile
 
 
 _NOT_TUNED = {"prediction", "averaging"}
@@ -127,7 +137,7 @@ class CommandLines:
 
     problem: Problem
     given: TunedModel
-    runs: RunOptions
+    runs: MeasureSettings
 
     def __call__(self, setting: Setting) -> dict[str, str]:
         """Return the line that runs `setting`, and the one that trains with it if the profile is of a model.
@@ -141,10 +151,10 @@ class CommandLines:
         profile = ["--profile", self.given.model, *share] if self.given.is_file else []
         sized = ["--microbatch-size", str(size)]
         if io.costs_file_of(model) is not None:
-            return {"run": _line("run", *schedule, *profile, *cut, *sized, *self._options(setting, RunOptions))}
+            return {"run": _line("run", *schedule, *profile, *cut, *sized, *self._options(setting, MeasureSettings))}
         batch = ["--batch-size", str(self.problem.batch_size)]
         return {
-            "run": _line("run", *schedule, "--model", model, *cut, *sized, *self._options(setting, RunOptions)),
+            "run": _line("run", *schedule, "--model", model, *cut, *sized, *self._options(setting, MeasureSettings)),
             "train": _line("train", model, *schedule, *profile, *cut, *batch, *self._options(setting, TrainSettings)),
         }
 
@@ -166,11 +176,11 @@ class CommandLines:
         words += ["--recompute", "all"] if setting.recomputes else []
         return [*words, *(["--recompute-when", "late"] if setting.recompute_when == "late" else [])]
 
-    def _options(self, setting: Setting, kind: type[RunOptions | TrainSettings]) -> list[str]:
+    def _options(self, setting: Setting, kind: type[MeasureSettings | TrainSettings]) -> list[str]:
         """Return the options of `runs` that `kind` has too, if they differ from their defaults."""
         untold = set(_NOT_TUNED) if setting.num_pipelines == 1 else {"prediction"}
         untold |= set(OF_PROCESSES) if kind is TrainSettings else set()  # it trains in one process
-        default, shared = RunOptions(), {field.name for field in fields(kind)} - untold
+        default, shared = MeasureSettings(), {field.name for field in fields(kind)} - untold
         values = {name: value for name, value in values_of(self.runs).items() if name in shared}
         given = {name: value for name, value in values.items() if value != getattr(default, name)}
         return [word for name, value in given.items() for word in setting_words(name, value)]
@@ -191,7 +201,7 @@ def tune(
     tuned: TunedModel,
     asked: TuneSettings,
     machines: MachineOptions = MachineOptions(),  # noqa: B008 -- frozen
-    runs: RunOptions = RunOptions(),  # noqa: B008
+    runs: MeasureSettings = MeasureSettings(),  # noqa: B008
     verify: Annotated[
         int | None,
         typer.Option(
@@ -219,7 +229,7 @@ def tune(
     is_run = asked.evaluator == "measure" or verify is not None or asked.budget_s is not None
     if is_run:
         _require_possible(runs)
-    meter = LoadMeter()
+    meter = processes.LoadMeter()
     cluster = machines.load_first(asked.num_devices, "--ranks", "tune")
     setup = tuned.setup(machines, cluster, asked, runs)
     profile, num_devices, doubts = setup.profile, len(cluster.devices), list[str]()
@@ -248,7 +258,9 @@ def tune(
         raise typer.Exit(NEGATIVE)
 
 
-def _searched(setup: Setup, asked: TuneSettings, runs: RunOptions, verify: int | None, *, is_exact: bool) -> TuneResult:
+def _searched(
+    setup: Setup, asked: TuneSettings, runs: MeasureSettings, verify: int | None, *, is_exact: bool
+) -> TuneResult:
     """Search, and race the best settings if there is a budget."""
     from pipesched.workflows.tuning import CONTENDERS
 
@@ -265,7 +277,7 @@ def _searched(setup: Setup, asked: TuneSettings, runs: RunOptions, verify: int |
         )
 
 
-def _require_possible(runs: RunOptions) -> None:
+def _require_possible(runs: MeasureSettings) -> None:
     """Refuse runs that this machine cannot do."""
     arguments.require_possible(runs)  # loads torch, which a prediction does without
     arguments.require_epsilon((), runs)
@@ -288,12 +300,12 @@ def _data(result: TuneResult, commands: CommandLines) -> dict[str, Any]:
     return data | {"commands": None if best is None else commands(best.setting)}
 
 
-def _how(runs: RunOptions) -> dict[str, Any]:
+def _how(runs: MeasureSettings) -> dict[str, Any]:
     """Return the arguments of the library for runs."""
     return {"run_settings": runs, **values_of(runs, Repetitions)}
 
 
-def _verdict(result: TuneResult, count: int, runs: RunOptions) -> Verdict | None:
+def _verdict(result: TuneResult, count: int, runs: MeasureSettings) -> Verdict | None:
     """Run the best settings, and plain 1F1B; return None if nothing fits."""
     if not result.candidates:
         return None

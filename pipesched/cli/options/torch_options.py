@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.terminal import progress_bar
-from pipesched.executor import LayerSettings
 from pipesched.profiles import io, models, processes
-from pipesched.questions import MeasureSettings
-from pipesched.schedules.common import values_of
-from pipesched.workflows import arguments, measuring
+from pipesched.workflows import arguments
 
 if TYPE_CHECKING:
-    from pipesched.profiles.costs import Profile
     from pipesched.profiles.io import Plan
     from pipesched.profiles.models import Model
 
@@ -85,44 +79,3 @@ def planned_model(plan: Plan, model: str | None, option: str, *, trusts: bool) -
     name = io.trusted(plan.model) if trusts or model is not None else plan.model
     io.require_trusted(name)
     return name
-
-
-_PASSES, _REPEATS, _WARMUP = 3, 4, 1
-"""Short profiles behind each median, measured runs of a layer in each, and warm-up runs before."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(MeasureSettings):
-    """The settings of a measured run, for commands that profile a model first."""
-
-    def profile(
-        self,
-        model: Model,
-        microbatch_sizes: Sequence[int],
-        num_ranks: int,
-        *,
-        splits: bool = True,
-        num_pipelines: int = 1,
-    ) -> Profile:
-        """Measure the layers of `model` in short passes, while other cores are as busy as in the run.
-
-        Args:
-            splits: Whether to measure I and W too.
-            num_pipelines: Most parallel pipelines, for the slowdown of a shared core.
-
-        Raises:
-            ProfileError: The model fails.
-        """
-        with progress_bar(f"profiling {model.name}") as tick:
-            return measuring.profile(
-                model,
-                microbatch_sizes,
-                repeats=_REPEATS,
-                warmup=_WARMUP,
-                passes=_PASSES,
-                companions=processes.num_companions(num_ranks, self.device),
-                pipelines=processes.num_sharing(num_pipelines, self.device),
-                splits=splits,
-                progress=tick,
-                **values_of(self, LayerSettings),
-            ).profile
