@@ -190,8 +190,7 @@ def _planned(
     require_planning(asked)
     cluster = machines.load_first(asked.num_devices, "--devices", "plan")
     costs = model.load(profile, asked.batch_size, len(cluster.devices))
-    machines.require_judged_profile(costs)
-    machines.require_gpus(costs)
+    machines.require_suited(costs)
     with progress_bar(f"planning for {len(cluster.devices)} devices") as tick:
         return pipesched.plan(conditions.setup(costs, cluster), **values_of(asked), progress=tick)
 

@@ -101,7 +101,7 @@ def run(
     if outputs.out is not None:
         details = views.RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
         write_timeline(result.timeline, outputs.out, details, [line for table in said for line in table.lines(())])
-    data = result.to_dict() | {"stage_share": costs.stage_share(loaded)}
+    data = result.to_dict() | {"stage_share": None if costs.uniform is None else float(loaded.stage_share)}
     print_answer("run", data, notes, said, is_json=outputs.json)
     require_fits(result.metrics, limit)
 

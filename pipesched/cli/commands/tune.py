@@ -85,8 +85,7 @@ class TunedModel:
             )
         num_devices = len(cluster.devices)
         profile = io.load_profile(self.model) if self.is_file else self._measured(asked, runs, num_devices)
-        machines.require_judged_profile(profile)
-        machines.require_gpus(profile)
+        machines.require_suited(profile)
         if self.trust_model:
             profile = replace(profile, model=io.trusted(profile.model))
         return Setup(profile, cluster, self.network, partition=self.partition, input_share=self.input_share)

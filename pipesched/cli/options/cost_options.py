@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.cli.options.machine_options import MachineOptions, with_slow_parts
 from pipesched.cli.options.values import numbers
 from pipesched.profiles import BYTES_LIMIT, io
 from pipesched.questions import CostSettings, EstimateSettings, MessageFacts
@@ -108,7 +108,7 @@ class CostOptions(CostSettings):
         cluster = self.load_cluster(source.schedule, source.plan, costs.gpus_per_device)
         setup = simulating.Setup(
             costs,
-            simulation.on(cluster if self.machines.are_given else costs.on_machines(cluster)),
+            with_slow_parts(cluster if self.machines.are_given else costs.on_machines(cluster), simulation.slow or ()),
             simulation.network,
             **values_of(self),
             **values_of(simulation),
@@ -141,12 +141,6 @@ class CostOptions(CostSettings):
             )
             lines.append(f"{', '.join(names)}: {whose}: {takes}" if named else f"{whose}: {takes}")
         return lines
-
-    def stage_share(self, schedule: Schedule) -> float | None:
-        """Return the share of each stage in the costs of a device from `--uniform`, or None for other costs."""
-        if self.uniform is None:
-            return None
-        return float(schedule.stage_share)
 
     def load_cluster(self, schedule: Schedule, plan: Plan | None = None, gpus_per_device: int = 1) -> Cluster:
         """Return the machines of `schedule`; by default, the machines of the plan.

@@ -126,21 +126,15 @@ class MachineOptions:
         if self.memory_limit is not None and not has_bytes:
             raise InputError(f"--memory-limit: got costs that say no bytes, expected some; {advice}")
 
-    def require_judged_profile(self, profile: Profile) -> None:
-        """Refuse a memory limit for a profile whose layers have no bytes.
+    def require_suited(self, profile: Profile) -> None:
+        """Refuse machines that do not suit a profile.
 
         Raises:
-            InputError: As `require_judged`.
+            InputError: There is a memory limit, and the layers have no bytes; or each device is several GPUs that share
+                layers, and a node of --machine has too few GPUs for its devices.
         """
         whole = profile.costs_of_layers(((0, len(profile.layers)),), profile.microbatch_sizes[0])
         self.require_judged(whole.has_bytes, "profile the model again")
-
-    def require_gpus(self, profile: Profile) -> None:
-        """Refuse more devices than the GPUs of a named node allow, if a device is several GPUs that share layers.
-
-        Raises:
-            InputError: A node of --machine has too few GPUs for its devices.
-        """
         size = profile.gpus_per_device
         if self.machine is None or size == 1:
             return
@@ -247,17 +241,13 @@ class SimulationOptions(PredictionSettings):
     network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
     slow: SlowOption = None
 
-    def on(self, cluster: Cluster) -> Cluster:
-        """Return the machines with their slow parts.
-
-        Raises:
-            InputError: A slow part does not exist, or is no ``key=value``.
-        """
-        return with_slow_parts(cluster, self.slow or ())
-
 
 def with_slow_parts(cluster: Cluster, texts: Iterable[str]) -> Cluster:
-    """Return the machines with the slow parts of `--slow`; raises InputError as `SimulationOptions.on`."""
+    """Return the machines with the slow parts of `--slow`.
+
+    Raises:
+        InputError: A slow part does not exist, or is no ``key=value``.
+    """
     most = len(cluster.devices) - 1
     for text in texts:
         ends, factor = slow_part(text)

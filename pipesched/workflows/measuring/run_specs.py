@@ -56,11 +56,6 @@ class RunQuestion(MeasureSettings, EmulationSettings, FaultSettings, CutSettings
     profile: ProfileArgument | None = field(default=None, kw_only=True)
     progress: OnShare = field(default=unheard, kw_only=True)
 
-    @property
-    def emulated(self) -> Setup | None:
-        """The setup whose stages are emulated, or None for a model."""
-        return read_setup_argument(self.model) if isinstance(self.model, Setup | CostSource) else None
-
 
 def spec_of(question: RunQuestion, source: ScheduleSource) -> tuple[RunSpec, ScheduleSource]:
     """Return the run of a question, with its faults and checks, and its schedule.
@@ -75,24 +70,24 @@ def spec_of(question: RunQuestion, source: ScheduleSource) -> tuple[RunSpec, Sch
         ProfileError: The model does not exist, the partition does not fit, a file is bad, or costs do not fit.
         ScheduleError: Stages share parameters, and the schedule has no flush, or averages pipelines.
     """
-    setup, lists = question.emulated, source.schedule
+    lists, what = source.schedule, question.model
     if lists.origin is not None:
         require_followed({lists.name: lists.traits}, question)
     if question.is_checked:
         require_runnable(lists)
-    if setup is None:
-        spec, source = _spec_of_model(question, source)
+    if isinstance(what, Setup | CostSource):
+        spec, source = _spec_of_costs(question, source, read_setup_argument(what))
     else:
-        spec, source = _spec_of_costs(question, source, setup)
+        spec, source = _spec_of_model(question, source, what)
     num_times = question.warmup + question.iterations
     return with_faults(spec, question, source.schedule, lists.num_microbatches, num_times), source
 
 
-def _spec_of_model(question: RunQuestion, source: ScheduleSource) -> tuple[RunSpec, ScheduleSource]:
+def _spec_of_model(
+    question: RunQuestion, source: ScheduleSource, model: ModelArgument
+) -> tuple[RunSpec, ScheduleSource]:
     """Return the run of a model, with the partition and messages of its plan, if there is one, and its schedule."""
-    lists, model = source.schedule, question.model
-    assert not isinstance(model, Setup | CostSource), "costs are emulated"
-    require_epsilon([lists.traits], question)
+    require_epsilon([source.schedule.traits], question)
     built = read_model_argument(model)
     if source.plan is not None:
         plan = source.plan

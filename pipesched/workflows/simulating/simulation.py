@@ -213,10 +213,6 @@ class ReducedStage:
     way: str
     seconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"stage": self.stage, "devices": list(self.devices), "way": self.way, "seconds": self.seconds}
-
 
 @dataclass(frozen=True, repr=False)
 class Simulation(Result, Prediction):
@@ -297,7 +293,7 @@ class Simulation(Result, Prediction):
             "peak": self.peak and self.peak.to_dict(),
             "rates": None if self.rates is None else asdict(self.rates),
             "estimate_errors": estimate_data(self.setup.loaded_costs.gpu_family),
-            "reductions": [reduction.to_dict() for reduction in self.reductions],
+            "reductions": [asdict(reduction) for reduction in self.reductions],
             "stage_share": self.stage_share,
             "layers": self.layers and list(self.layers),
         }
