@@ -20,7 +20,7 @@ from pipesched.workflows import Table
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
-    from pipesched.schedules.builders import Entry, Parameter
+    from pipesched.schedules.builders import Entry
 
 
 class ListFormat(StrEnum):
@@ -131,10 +131,7 @@ def list_schedules(json: Json = False) -> None:
 def _options(entry: Entry) -> str:
     """Return the options of a schedule beside its counts, in brackets, or an empty text."""
     options = ["-v"] if entry.traits.takes_chunks else []
-    options += [f"--set {parameter.name}={_shown(parameter)}" for parameter in entry.parameters]
+    for parameter in entry.parameters:
+        default = ".." if parameter.default is None else parameter.default  # it depends on the counts
+        options.append(f"--set {parameter.name}={default}")
     return f" [{' '.join(options)}]" if options else ""
-
-
-def _shown(parameter: Parameter) -> str:
-    """Return the default, or ".." if it depends on the counts."""
-    return ".." if parameter.default is None else str(parameter.default)

@@ -172,13 +172,16 @@ def profile_links(question: LinksQuestion) -> LinkMeasurement:
         require_gpu("backend: got nccl", "`backend=gloo`")
     repeats = question.repeats
     sizes_bytes = None if question.sizes_bytes is None else tuple_of(question.sizes_bytes)
-    cluster = _by_ping_pong(question.num_ranks, question.backend, sizes_bytes, repeats)
+    sizes = () if sizes_bytes is None else ("--sizes", *map(str, sizes_bytes))
+    words = ("--repeats", str(repeats), *sizes)
+    cluster = _measured_by_processes(question.num_ranks, question.backend, words, load_cluster)
     if question.backend != "gloo":
         return LinkMeasurement(cluster, None, ())
     asked = sorted({size for size in sizes_bytes or () if _SIZES_BYTES[0] <= size <= 4 * 1024**2})
     samples = tuple(_in_a_run(size, repeats) for size in (asked if len(asked) > 1 else _SIZES_BYTES))
     fit = fit_loaded_link(samples)
-    slowdowns = _slowdowns([sample.num_bytes for sample in samples])
+    words = ("--slowdown", "--repeats", str(_RUNS), "--sizes", *(str(sample.num_bytes) for sample in samples))
+    slowdowns = tuple(_measured_by_processes(2, "gloo", words, lambda path: json.loads(path.read_text())))
     loaded = under_load(cluster, fit)
     origin = f"{cluster.origin}; and messages of {len(samples)} sizes in runs of two ranks that compute"
     return LinkMeasurement(replace(loaded, origin=origin), fit, samples, slowdowns)
@@ -208,18 +211,6 @@ def _in_a_run(num_bytes: int, repeats: int) -> LoadedMessages:
 def _median_s(seconds: Sequence[float]) -> float:
     """Return the median, at least a nanosecond, the resolution of the clock."""
     return max(1e-9, median(seconds or [0.0]))
-
-
-def _by_ping_pong(num_ranks: int, backend: Carrier, sizes_bytes: Sequence[int] | None, repeats: int) -> Cluster:
-    """Return a device per rank, with the links between idle ranks."""
-    sizes = () if sizes_bytes is None else ("--sizes", *map(str, sizes_bytes))
-    return _measured_by_processes(num_ranks, backend, ("--repeats", str(repeats), *sizes), load_cluster)
-
-
-def _slowdowns(sizes_bytes: Sequence[int]) -> tuple[float, ...]:
-    """Return the slowdown of ops beside a message of each size, as a share."""
-    words = ("--slowdown", "--repeats", str(_RUNS), "--sizes", *map(str, sizes_bytes))
-    return tuple(_measured_by_processes(2, "gloo", words, lambda path: json.loads(path.read_text())))
 
 
 def _measured_by_processes(num_ranks: int, backend: Carrier, words: Sequence[str], read: Callable[[Path], T]) -> T:

@@ -140,11 +140,12 @@ def joined(values: list[Value]) -> Value:
         tensors = [tensor for value in values for tensor in tensors_of(value)]
         return torch.cat(tensors) if tensors[0].dim() else torch.stack(tensors)
     columns = zip(*(value for value in values if isinstance(value, tuple)), strict=True)
-    return tuple(None if column[0] is None else _tensor(joined(list(column))) for column in columns)
+    return tuple(None if column[0] is None else one_tensor(joined(list(column))) for column in columns)
 
 
-def _tensor(value: Value) -> Tensor:
-    assert isinstance(value, Tensor), "a column of tensors"
+def one_tensor(value: Value) -> Tensor:
+    """Return a value that is one tensor, as a loss or a column of tensors."""
+    assert isinstance(value, Tensor), "it is one"
     return value
 
 

@@ -40,7 +40,7 @@ from pipesched.workflows import (
     require_settings,
 )
 from pipesched.workflows.arguments import ScheduleSource, as_tied, partition_text, require_possible
-from pipesched.workflows.pipelines.batch_cutting import BatchForm, as_value, joined
+from pipesched.workflows.pipelines.batch_cutting import BatchForm, as_value, joined, one_tensor
 from pipesched.workflows.pipelines.loop_loss import LoopLoss
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class Pipeline:
                 own = self._loop.evaluate(batch, is_scored=targets is not None)
                 outputs += self._everyones(own, len(batch.inputs))
         if targets is not None:
-            return torch.stack([*map(_one_tensor, outputs)]).mean()
+            return torch.stack([*map(one_tensor, outputs)]).mean()
         self._loss.returns_outputs = True
         try:
             return self._model.loss(joined(outputs), ())
@@ -520,11 +520,6 @@ def _is_one_of_several() -> bool:
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size() > 1
     return is_rank() and os.environ["WORLD_SIZE"] != "1"
-
-
-def _one_tensor(value: Value) -> Tensor:
-    assert isinstance(value, Tensor), "a loss"
-    return value
 
 
 def _nearest(optimizers: Sequence[torch.optim.Optimizer]) -> OptimizerName:

@@ -84,10 +84,9 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     cluster, trainer = question.cluster, question.trainer
     if trainer is not None:
         require_exportable_shape(shape, trainer, question.precision)
-    _require_equal(cluster)
+    _require_suited(cluster)
     given, device = question.gpu, cluster.devices[0]
     gpu = gpu_of(cluster) if given is None else given if isinstance(given, Gpu) else load_gpu(given)
-    _require_limited(cluster)
     node = first_devices(cluster, [device.node for device in cluster.devices].count(device.node))
     memory_bytes = gpu.memory_bytes if device.memory_bytes is None else device.memory_bytes
     base = replace(
@@ -141,11 +140,11 @@ def gpu_of(cluster: Cluster) -> Gpu:
     return like[0]
 
 
-def _require_equal(cluster: Cluster) -> None:
-    """Refuse devices that differ in speed, memory or links.
+def _require_suited(cluster: Cluster) -> None:
+    """Refuse devices that differ in speed, memory or links, and links of unlimited bandwidth.
 
     Raises:
-        ArgumentError: They differ.
+        ArgumentError: There are some.
     """
     kinds = {(device.speed, device.memory_bytes, device.op_s) for device in cluster.devices}
     if len(kinds) > 1 or cluster.links:
@@ -153,14 +152,6 @@ def _require_equal(cluster: Cluster) -> None:
             "cluster: got devices or links that differ, expected equal GPUs for a layout; try the nodes of a machine, "
             "as `load_machine('dgx-h100')`"
         )
-
-
-def _require_limited(cluster: Cluster) -> None:
-    """Refuse links of unlimited bandwidth.
-
-    Raises:
-        ArgumentError: There are some.
-    """
     if len(cluster.devices) > 1 and math.isinf(cluster.intra.bandwidth_bytes_per_s):
         raise ArgumentError(
             "cluster: got links of unlimited bandwidth, expected those of GPUs; try the nodes of a machine, as "

@@ -297,14 +297,8 @@ class Simulation(Result, Prediction):
             "stage_share": self.stage_share,
             "layers": self.layers and list(self.layers),
         }
-        if self.distribution is not None:
-            data["distribution"] = self.distribution.to_dict()
-        if self.spread is not None:
-            data["spread"] = self.spread.to_dict()
-        if self.least is not None:
-            data["least"] = self.least.to_dict()
-        if self.fit is not None:
-            data["fit"] = self.fit.to_dict()
+        asked = {"distribution": self.distribution, "spread": self.spread, "least": self.least, "fit": self.fit}
+        data |= {name: part.to_dict() for name, part in asked.items() if part is not None}
         peaks = self.peak_microbatches
         for device in data["devices"]:
             device["peak_microbatches"] = peaks[device["device"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,14 +141,16 @@ class TraceImport:
         rows = []
         for rank, (file, offset_ns, uncertainty_ns) in enumerate(self._clocks()):
             device = devices[self.timeline.rank_to_device[rank]]
-            causes = sorted(((cause, idle_s) for cause, idle_s in device.idle_by_cause_s if idle_s > 0), key=_seconds)
+            causes = sorted(device.idle_by_cause_s, key=itemgetter(1), reverse=True)
             rows.append(
                 {
                     "rank": str(rank),
                     "stages": ",".join(map(str, self.schedule.stages_on(rank))),
                     "busy": readable_s(device.busy_s),
                     "idle": readable_s(device.idle_s),
-                    "idle by cause": ", ".join(f"{cause} {readable_s(idle_s)}" for cause, idle_s in causes),
+                    "idle by cause": ", ".join(
+                        f"{cause} {readable_s(idle_s)}" for cause, idle_s in causes if idle_s > 0
+                    ),
                     "clock": f"{offset_ns / 1e3:+.0f} +- {uncertainty_ns / 1e3:.0f} us",
                     "ops": str(len(self.schedule.ops[rank])),
                     "trace": Path(file).name,
@@ -191,10 +194,6 @@ class TraceImport:
                 f"messages contradict one clock by {readable_s(self.clocks.contradiction_ns / 1e9)}: it drifts"
             )
         return lines
-
-
-def _seconds(item: tuple[str, float]) -> float:
-    return -item[1]
 
 
 @dataclass(frozen=True)
