@@ -17,7 +17,7 @@ from pipesched.cli.output.notes import doubts_of_own_machine, doubts_of_table
 from pipesched.cli.output.output_files import check_outputs, emit, print_answer
 from pipesched.cli.terminal import complain, json_answer, print_json
 from pipesched.profiles import partitioning
-from pipesched.questions import NumDevices, PartitionSettings, ProfiledSize, ScheduleCounts, TrainerName
+from pipesched.questions import NumDevices, PartitionSettings, ProfiledSize, TrainerName
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator.analysis import readable_bytes
@@ -130,7 +130,7 @@ def export(
     if schedule.step_barrier:
         raise InputError("--step-barrier: got it with export, expected none: trainers have it by default; leave it out")
     if schedule.plan is None:
-        text = exporting.export_setting(_setting(trainer, schedule, partition, microbatch_size), trainer)
+        text = exporting.export_setting(_setting(schedule, partition, microbatch_size), trainer)
     elif microbatch_size is not None:
         raise InputError("--microbatch-size: got it beside --plan, expected none; leave it out")
     else:
@@ -148,34 +148,16 @@ def export(
 
 
 def _setting(
-    trainer: TrainerName, schedule: ScheduleOptions, partition: str | None, microbatch_size: int | None
+    schedule: ScheduleOptions, partition: str | None, microbatch_size: int | None
 ) -> exporting.PipelineSetting:
     """Return the setting of a schedule by name, or of lists."""
-    given = {"--partition": partition, "--microbatch-size": microbatch_size}
-    wrong = [option for option, value in given.items() if value is None]
-    if wrong and schedule.schedule is not None:
-        _require_told(trainer, schedule.schedule)
     if partition is None or microbatch_size is None:
-        raise InputError(f"{wrong[0]}: got none, expected it; try --partition 3,3,4 --microbatch-size 2, or --plan")
+        option = "--partition" if partition is None else "--microbatch-size"
+        raise InputError(f"{option}: got none, expected it; try --partition 3,3,4 --microbatch-size 2, or --plan")
     schedule.load()  # refuses missing options
     return exporting.PipelineSetting(
         schedule_spec=schedule.schedule_spec(), partition=_stage_sizes(partition), microbatch_size=microbatch_size
     )
-
-
-def _require_told(trainer: TrainerName, name: str) -> None:
-    """Refuse a schedule that the trainer cannot express, whatever the other options."""
-    from pipesched.schedules import ScheduleError
-
-    try:
-        schedule_spec = ScheduleOptions(
-            schedule=name, counts=ScheduleCounts(num_ranks=2, num_microbatches=4)
-        ).schedule_spec()
-        setting = exporting.PipelineSetting(schedule_spec=schedule_spec, partition=(), microbatch_size=1)
-        exporting.export_setting(replace(setting, partition=(2,) * setting.lists.num_stages), trainer)
-    except (ArgumentError, ScheduleError) as error:
-        if str(error).startswith("schedule: got"):
-            raise
 
 
 def _stage_sizes(partition: str) -> tuple[int, ...]:
