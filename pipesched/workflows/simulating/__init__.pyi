@@ -18,6 +18,7 @@ from .setup import require_layers as require_layers
 from .setup import require_table_size as require_table_size
 from .setup import require_unused as require_unused
 from .setup import source_of_training as source_of_training
+from .setup import split_costs as split_costs
 from .simulation import ReducedStage as ReducedStage
 from .simulation import Simulation as Simulation
 from .simulation import require_runs as require_runs

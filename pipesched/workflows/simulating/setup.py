@@ -246,11 +246,7 @@ def _stage_costs(setup: Setup, schedule: Schedule) -> StageCosts:
             f"{schedule.name}: got R for layers that recompute inside their backward, expected one of them; estimate "
             "the layers without full recomputation"
         )
-    if setup.input_share is not None:
-        return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, setup.input_share)))
-    if not costs.is_measured:
-        _require_split(stage_costs, schedule)
-    return stage_costs
+    return split_costs(stage_costs, schedule, setup.input_share, is_measured=costs.is_measured)
 
 
 def require_layers(setup: Setup) -> None:
@@ -270,9 +266,21 @@ def require_layers(setup: Setup) -> None:
         )
 
 
-def _require_split(costs: StageCosts, schedule: Schedule) -> None:
-    """Refuse costs with B alone for a schedule that has I and W."""
-    lacks_split = any(
+def split_costs(costs: StageCosts, schedule: Schedule, input_share: float | None, *, is_measured: bool) -> StageCosts:
+    """Return costs with I and W of an assumed share of B, or the costs as they are.
+
+    Args:
+        costs: Costs of the stages.
+        schedule: Lists that may split the backward.
+        input_share: Share of B that I takes in costs with B alone; None: no split is assumed.
+        is_measured: Whether the costs come from a profile, which has I and W where the stage can split B.
+
+    Raises:
+        ProfileError: Costs with B alone for a schedule that has I and W.
+    """
+    if input_share is not None:
+        return replace(costs, stages=tuple(with_input_share(costs.stages, input_share)))
+    lacks_split = not is_measured and any(
         cost.backward_s is not None and None in (cost.backward_input_s, cost.backward_weight_s) for cost in costs.stages
     )
     if lacks_split and schedule.is_held and schedule.columns.splits_backward:
@@ -280,6 +288,7 @@ def _require_split(costs: StageCosts, schedule: Schedule) -> None:
             f"{schedule.name}: it splits the backward into I and W, and the costs ({costs.origin or 'of stages'}) say "
             "B alone; give backward_input_s and backward_weight_s (i and w, or i_ms and w_ms), or `input_share=0.5`"
         )
+    return costs
 
 
 def _in_stages(setup: Setup, schedule: Schedule) -> tuple[CostSource, tuple[tuple[int, int], ...]]:

@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from pipesched.executor import RunSettings
 from pipesched.profiles import element_bytes
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import (
-    Compression,
-    CostSource,
-    StageCosts,
-    with_input_share,
-)
+from pipesched.profiles.costs import Compression, CostSource, StageCosts
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
@@ -20,6 +15,7 @@ from pipesched.schedules.weights import staleness
 from pipesched.simulator import Inexact, Scenario, SimulationError
 from pipesched.simulator.fast import RunTime, run_time, simulate_arrays
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
+from pipesched.workflows.simulating import split_costs
 
 _SHOWN_STEPS = 64
 """Simulated steps for the staleness, beside the term for stages: enough for every measurement to settle."""
@@ -122,14 +118,13 @@ def costs_of_training(
         input_share: Share of B that I takes in costs with B alone; None: no split is assumed.
 
     Raises:
-        ProfileError: The profile does not cover these micro-batches.
+        ProfileError: The profile does not cover these micro-batches, or the costs lack I and W.
     """
     size = run.microbatch_size(batch_size) if costs.microbatch_sizes else None
     stage_costs = costs.stage_costs(lists, bounds, size)
     if costs.device_seconds:
         stage_costs = stage_costs.of_share(run.pipelines / run.microbatches_per_step)
-    if input_share is not None:
-        stage_costs = replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, input_share)))
+    stage_costs = split_costs(stage_costs, lists, input_share, is_measured=costs.is_measured)
     if settings.compression is None:
         return stage_costs
     return replace(stage_costs, compression=Compression(element_bytes(settings.dtype)))
