@@ -276,7 +276,7 @@ def _prepared(question: TrainQuestion) -> Training:
     forecast = None
     if question.costs is not None:
         share = question.input_share
-        costs = costs_of_training(load_costs(question.costs), run, lists, bounds, batch_size, question, share)
+        costs = costs_of_training(load_costs(question.costs), run, bounds, batch_size, question, share)
         machines = read_cluster_argument(question.cluster, max(lists.rank_to_device) + 1, f"schedule {lists.name}")
         forecast = forecast_training(schedule_spec, bounds, question.num_steps, costs, machines)
     from pipesched.executor.launch import RunSpec, Train

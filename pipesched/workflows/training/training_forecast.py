@@ -100,7 +100,6 @@ def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> OverCa
 def costs_of_training(
     costs: CostSource,
     run: TrainingRun,
-    lists: Schedule,
     bounds: tuple[tuple[int, int], ...],
     batch_size: int,
     settings: RunSettings,
@@ -110,8 +109,7 @@ def costs_of_training(
 
     Args:
         costs: Costs of the layers, of a device with a whole batch, or of a micro-batch on each layer or stage.
-        run: Gives the number of micro-batches of a step.
-        lists: Gives the number of stages.
+        run: Gives the micro-batches of a step and the ops of a stage.
         bounds: Half-open range of layers of every stage.
         batch_size: Samples of a step, of each pipeline.
         settings: Gives the compression of messages.
@@ -121,6 +119,7 @@ def costs_of_training(
         ProfileError: The profile does not cover these micro-batches, or the costs lack I and W.
     """
     size = run.microbatch_size(batch_size) if costs.microbatch_sizes else None
+    lists = run.beginning(1).held()
     stage_costs = costs.stage_costs(lists, bounds, size)
     if costs.device_seconds:
         stage_costs = stage_costs.of_share(run.pipelines / run.microbatches_per_step)
