@@ -154,7 +154,7 @@ def test_bad_settings(settings, message):
 
 def test_machines_without_a_data_sheet():
     with pytest.raises(ArgumentError, match="gpu: got none, and no data sheet with the memory"):
-        pipesched.plan_layout(SMALL, Cluster((Device(memory_bytes=10**9),) * 4), batch_size=8)
+        pipesched.plan_layout(SMALL, Cluster((Device(memory_bytes=10**9),) * 4, DGX.intra), batch_size=8)
     with pytest.raises(ArgumentError, match="cluster: got links of unlimited bandwidth"):
         pipesched.plan_layout(SMALL, Cluster((Device(),) * 4), batch_size=8, gpu="h100")
     with pytest.raises(ArgumentError, match="cluster: got devices or links that differ"):

@@ -191,13 +191,28 @@ def _lists(order: Setting, tied: tuple[int, ...] | None) -> KnownLists:
     return KnownLists(ScenarioLists(lowered), runs)
 
 
-@lru_cache(maxsize=8)
 def _source(order: Setting) -> ScheduleSource:
-    """Return the schedule of a setting; settings that differ in link or size share it.
+    """Return the schedule of a setting.
 
     Raises:
         ScheduleError: The schedule cannot have these counts, or its lists cannot run to their end.
     """
+    known = _known_source(order)
+    if isinstance(known, Exception):
+        raise known.with_traceback(None)
+    return known
+
+
+@lru_cache(maxsize=8)
+def _known_source(order: Setting) -> ScheduleSource | Exception:
+    """Return the schedule of a setting, or its error; settings that differ in link or size share it."""
+    try:
+        return _built(order)
+    except REFUSED as error:
+        return error
+
+
+def _built(order: Setting) -> ScheduleSource:
     counts = order.num_ranks, order.num_microbatches, order.num_chunks
     source = source_of_entry(find(order.schedule), *counts, dict(order.parameters))
     if order.recompute_when is not None:
