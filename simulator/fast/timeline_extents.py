@@ -30,16 +30,19 @@ class TimelineExtents(NamedTuple):
 def timeline_extents(timeline: Timeline) -> TimelineExtents:
     """Return when the ranks and channels of a Timeline begin and end."""
     spans, extents = timeline.columns, TimelineExtents([], [])
-    others = spans.ops.cells.others
+    codes, others = spans.ops.codes, spans.ops.cells.others
+    is_message = (codes >= op_cells.SEND_F) & (codes < op_cells.REDUCE)
+    is_sent = is_message & (codes <= op_cells.SEND_B)
     for begin, end in pairwise(spans.ops.begins.tolist()):
         if begin == end:
             continue
-        codes, starts_s, ends_s = (column[begin:end] for column in (spans.ops.codes, spans.starts_s, spans.ends_s))
-        is_message = (codes >= op_cells.SEND_F) & (codes < op_cells.REDUCE)
-        extents.ranks.append((float(starts_s.min()), float(ends_s[~is_message].max(initial=0.0))))
-        sends = np.flatnonzero(is_message & (codes <= op_cells.SEND_B))
-        for peer in np.unique(others[begin + sends]):
-            sent = sends[others[begin + sends] == peer]
+        starts_s, ends_s = spans.starts_s[begin:end], spans.ends_s[begin:end]
+        over_s = ends_s[~is_message[begin:end]].max(initial=0.0)
+        extents.ranks.append((float(starts_s.min()), float(over_s)))
+        sends = np.flatnonzero(is_sent[begin:end])
+        peers = others[begin + sends]
+        for peer in {*peers.tolist()}:
+            sent = sends[peers == peer]
             extents.channels.append((float(starts_s[sent].min()), float(ends_s[sent].max())))
     return extents
 
@@ -59,7 +62,9 @@ def busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None
     for device in timeline.devices:
         from_s, until_s = (-math.inf, math.inf) if windows is None else windows[device]
         works = np.concatenate(cells[device])
-        works = works[np.argsort(spans.starts_s[works], kind="stable")]
+        begun_s = spans.starts_s[works]
+        if (begun_s[1:] < begun_s[:-1]).any():
+            works = works[np.argsort(begun_s, kind="stable")]
         ends_s = np.minimum(spans.ends_s[works], until_s)
         before_s = np.maximum.accumulate(np.append(from_s, ends_s))[:-1]  # when all works so far are over
         starts_s = np.maximum(spans.starts_s[works], before_s)
