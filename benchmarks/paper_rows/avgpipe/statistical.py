@@ -36,8 +36,8 @@ def repeat_statistics() -> Outcome:
         Verdict.DIFFERS if any(behind.values()) else Verdict.AGREES,
         "Small models stand in for the paper's: `--data digits` and `--data text`. It agrees if no number of pipelines "
         "is behind plain training by the exact test of paired seeds, after Holm's correction. Digits, trained to their "
-        "end, agree. The text model is far from its end, where the number of updates one after the other decides, and "
-        "N pipelines make an N-th of them with the learning rate of one.",
+        "end, are undecided. The text model is far from its end, where the number of updates one after the other "
+        "decides, and N pipelines make an N-th of them with the learning rate of one.",
         [
             f"* {data}, {pipelines}: {points:+.2f}, {verdict}"
             for data, of in differences.items()
