@@ -7,6 +7,7 @@ from . import memory as memory
 from . import optimum as optimum
 from . import planner as planner
 from . import search as search
+from . import theory as theory
 from . import tuner as tuner
 from . import views as views
 from .errors import SimulationError as SimulationError

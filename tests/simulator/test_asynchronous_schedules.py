@@ -7,11 +7,10 @@ import pytest
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Phase, computes
-from pipesched.simulator import SimulationError
+from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
-from tests import closed_forms as theory
 
 
 def gaps_between_first_backward_and_last_forward(timeline, rank):

@@ -13,11 +13,10 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.schedules.weights import staleness
-from pipesched.simulator import SimulationError
+from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
-from tests import closed_forms as theory
 from tests.properties import examples
 
 P, M, V, FEW = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4), st.integers(1, 6)

@@ -7,7 +7,7 @@ from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.builders.stale_weights import hybrid, stale_weights, vanilla_1f1b
 from pipesched.schedules.ops import Compute
 from pipesched.schedules.weights import live_versions, staleness
-from tests.closed_forms import staleness_degree
+from pipesched.simulator.theory import staleness_degree
 from tests.properties import examples
 from tests.schedules.asynchronous_rules import newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters

@@ -8,7 +8,7 @@ from pipesched.schedules import ScheduleError, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.ops import Phase, backward, forward
 from pipesched.schedules.weights import Agreement, Reading, first_uses, rank_uses, staleness
-from tests.closed_forms import wpipe_table
+from pipesched.simulator.theory import wpipe_table
 from tests.schedules.builder_rules import assert_one_line
 
 D = 5

@@ -11,6 +11,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Average, Step, backward, forward
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.theory import gpipe_makespan_s
 from pipesched.simulator.tuner.predictor import (
     Accounting,
     DevicePrediction,
@@ -19,7 +20,6 @@ from pipesched.simulator.tuner.predictor import (
     predict_setting,
     profile_setting,
 )
-from tests.closed_forms import gpipe_makespan_s
 from tests.properties import examples
 
 PAPER, CONSISTENT = Accounting.PAPER, Accounting.CONSISTENT

@@ -13,9 +13,9 @@ from pipesched.profiles.io import load_profile
 from pipesched.schedules.builders.avgpipe import one_pipeline
 from pipesched.schedules.ops import Average
 from pipesched.schedules.transforms import replicate
+from pipesched.simulator.theory import one_f_one_b_makespan_s
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.simulating import prediction
-from tests.closed_forms import one_f_one_b_makespan_s
 
 GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
 COSTS = pipesched.DeviceCost(forward_s=1.0, backward_s=2.0, saved_bytes=100)
