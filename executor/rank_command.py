@@ -189,7 +189,7 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
 
 
 def _require_writable(out: Path) -> None:
-    """Refuse an output file before the run if it cannot be written after it."""
+    """Refuse, before the run, an output file that cannot be written at its end."""
     if suffix_of(out) not in (".json", ".jsonl"):
         raise ExecutionError(
             f"--out: got suffix {out.suffix!r}, expected .json for a Timeline, .jsonl for losses; try {out.stem}.json"

@@ -265,7 +265,11 @@ class Schedule:
         return self.grid()
 
     def grid(self, columns: int | None = None) -> str:
-        """Return a row per rank, computations only; cut into blocks one below another to limit the line length."""
+        """Return the schedule as text: one row of computations per rank.
+
+        Args:
+            columns: Longest line; longer rows are cut into blocks, one below another. None for no limit.
+        """
         rows = [[str(op) for op in row if computes(op)] for row in self.ops]
         names = [f"rank {rank}" for rank in range(len(rows))]
         margin = max(map(len, names), default=0) + 2

@@ -44,7 +44,7 @@ class HandOverWork(NamedTuple):
     message: Message | None = None
 
     def piece(self, costs: StageCosts, cluster: Cluster) -> WorkPiece:
-        """Return its demand on the device, alone and at speed 1."""
+        """Return the demand of this work on its device if nothing else runs there, at speed 1."""
         return WorkPiece(self._seconds(costs, cluster), costs.stages[self.stage].utilisation)
 
     def _seconds(self, costs: StageCosts, cluster: Cluster) -> float:

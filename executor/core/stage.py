@@ -141,7 +141,7 @@ class _Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """The state from the input-gradient pass (I) to W if no input requires a gradient: the whole backward."""
+    """The state from I to W if no input requires a gradient; W then runs the whole backward."""
 
     starts: Sequence[_Start]
     gradients: Sequence[Tensor]

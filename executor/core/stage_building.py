@@ -166,9 +166,9 @@ def _require_tied_sum(schedule: Schedule, model: Model, bounds: Sequence[tuple[i
 def _ties_in(
     model: Model, bounds: Sequence[tuple[int, int]], stage: int, module: nn.Module
 ) -> tuple[Sequence[Tensor], Collection[Tensor]]:
-    """Return the `tied` parameters and the `copies` of `StageSums`, of `stage`, whose layers are `module`.
+    """Return the arguments `tied` and `copies` of the `StageSums` of `stage`; its layers are in `module`.
 
-    A layer of another stage is built for the shape of its parameter if this stage lacks it, and others share it.
+    Parameters that only other stages share take part with zeros. Their shape comes from building a layer anew.
     """
     first, _ = bounds[stage]
     parameters, copies = list[Tensor](), list[Tensor]()

@@ -153,7 +153,7 @@ class Predictor:
                 self._moments[parameter] = _Moments(here["first"], here["second"], int(here["num_steps"]))
 
     def twin(self, optimizer: Optimizer) -> Predictor:
-        """Return a predictor by the same rule, of a twin of the optimizer, without state."""
+        """Return a new predictor with the same rule for `optimizer`, a twin of this one's; its state is empty."""
         return Predictor(optimizer, self._rule, self._lr_ahead)
 
     def _parameters(self) -> Iterator[tuple[dict[str, Any], Tensor]]:

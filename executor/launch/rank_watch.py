@@ -57,7 +57,7 @@ class WatchedRun:
         ranks: The rank of every process.
         ops_of: Returns the lowered list of a rank.
         timeout_s: Longest wait of a rank for one message.
-        is_on_cpus: Whether ranks compute on CPUs, so that a posted message has been sent.
+        is_on_cpus: Whether ranks compute on CPUs, where a message is sent as soon as it is posted.
         request: Decides when a run that is asked to leave is drained, or None if the run drains itself.
     """
 

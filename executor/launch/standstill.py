@@ -345,7 +345,7 @@ def _ask_for_last(pid: int) -> None:
 
 
 def _written(stack_files: Mapping[int, StackFile], ask: Callable[[int], None]) -> dict[int, str]:
-    """Return the output of the processes to a request, as soon as no more arrives."""
+    """Request output from the processes; return the output of each once it stops growing."""
     with ExitStack() as stack:
         files = {}
         for rank, (pid, path) in stack_files.items():

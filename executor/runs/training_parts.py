@@ -207,7 +207,7 @@ class TrainingParts:
         return LeaveRequest(self.run.microbatches_per_step, self._settings.every, len(self.scores))
 
     def steps_after(self, part: TrainingPart) -> int:
-        """Return the steps of the run that are done after a part."""
+        """Return the number of steps that the run has done by the end of a part."""
         end = None if self.gate is None else self.gate.end
         if end is None or end <= part.first_microbatch:
             return part.steps

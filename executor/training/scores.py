@@ -34,10 +34,10 @@ class Scores:
 
 @final
 class ScoreTable(Sequence[Scores]):
-    """The scores of the steps of a run, in 16 bytes each, however many they are.
+    """The scores of the steps of a run, stored in 16 bytes per step.
 
     Args:
-        numbers: Loss and accuracy of the first steps, in turn; an accuracy that is NaN stands for none.
+        numbers: Loss and accuracy of the first steps, in turn; an accuracy of NaN means that the step has none.
 
     Attributes:
         numbers: Loss and accuracy of all steps, in turn.

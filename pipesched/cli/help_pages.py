@@ -83,7 +83,7 @@ class CommandPage(TyperCommand):
 
 
 def option_flags(option: TyperOption, ctx: Any) -> str:
-    """Return ``-s, --schedule TEXT``."""
+    """Return the flags and the kind of value of an option, such as ``-s, --schedule TEXT``."""
     short = next((name for name in option.opts if not name.startswith("--")), None)
     long = next((name for name in option.opts if name.startswith("--")), "")
     value = "" if option.is_flag else f" {_value(option, ctx)}"

@@ -52,7 +52,7 @@ def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], An
 
 
 def shares_of_steps(progress: Callable[[float], None], count: int) -> Iterator[Callable[[float], None]]:
-    """Yield, for each of `count` steps, a function that turns the finished share of the step into the whole's."""
+    """Yield a callback for each of `count` steps; it takes the step's finished share and reports the total's."""
     for index in range(count):
 
         def tick(share: float, index: int = index) -> None:

@@ -130,9 +130,9 @@ def with_equal_in_one(rows: Iterable[Mapping[str, str]], to: str = "-") -> tuple
 
 
 def with_equal_devices(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
-    """Return rows named by the number of a device; rows with equal other cells are merged.
+    """Return the rows of devices, merging rows that differ only in the device number.
 
-    Neighbours are ``0-63``, devices of copies of a pipeline ``0, 4 .. 60``.
+    A merged row names its devices as a range, ``0-63``, or with a step, ``0, 4 .. 60``.
     """
     groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
     for row in rows:

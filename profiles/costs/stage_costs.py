@@ -103,7 +103,7 @@ class CostSource:
 
     @property
     def device_seconds(self) -> Mapping[str, float]:
-        """Seconds of each phase on a whole device that its stages share equally; empty for other costs."""
+        """The seconds of each phase on a device whose stages share them equally; empty for other kinds of costs."""
         return {}
 
     @property

@@ -237,8 +237,8 @@ class LayerMaker:
     def prediction(self, has_experts: bool = False) -> TransformerLayer:
         """Return a block of multi-token prediction, with logits and loss of its own over the head's weights.
 
-        The norms of the activation and of the next token's embedding are joined, and halved by a product (DeepSeek-V3,
-        arXiv:2412.19437, section 2.2).
+        The activation and the next token's embedding are normalized and concatenated. A matrix product then halves the
+        width (DeepSeek-V3, arXiv:2412.19437, section 2.2).
         """
         passes, width = self._passes(), self.shape.hidden
         self._norm(passes, "embedding norm")

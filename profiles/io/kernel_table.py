@@ -124,7 +124,16 @@ def save_kernel_table(kernels: Iterable[MeasuredKernel], gpu: str, path: str | P
 def product_operator(
     batch: int, rows: int, columns: int, inner: int, element_bytes: float = 2, result_bytes: int = 2
 ) -> Operator:
-    """Return products (rows, inner) x (inner, columns), with the bytes of an element and of a result's element."""
+    """Return the operator of `batch` matrix products (rows, inner) x (inner, columns).
+
+    Args:
+        batch: Number of products.
+        rows: Rows of the first factor.
+        columns: Columns of the second factor.
+        inner: Length of the dimension that is summed over.
+        element_bytes: Bytes of an element of the factors.
+        result_bytes: Bytes of an element of the result.
+    """
     num_bytes = batch * (round(element_bytes * inner * (rows + columns)) + result_bytes * rows * columns)
     flops = 2 * batch * rows * columns * inner
     return Operator("product", "matmul", flops, num_bytes, 0, batch, rows, columns, inner, is_linear=True)

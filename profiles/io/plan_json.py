@@ -58,7 +58,7 @@ def _chosen(text: str, file: str) -> PlanRecord:
 
 
 def read_plan(text: str, file: str) -> Plan:
-    """Return the plan in `text`; in the settings of the tuner, the first plan.
+    """Return the plan in `text`, or the first plan if `text` is a list of the tuner's settings.
 
     Raises:
         ProfileError: The text is no plan; the message names `file`, the place, the actual and the expected value.

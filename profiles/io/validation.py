@@ -152,7 +152,11 @@ def _unquoted(limits: Mapping[str, str]) -> str:
 
 
 def _in_range(sharding: LayerSharding) -> LayerSharding:
-    """Return a split of layers whose numbers are in range; pydantic reports a ValueError as a fault of the file."""
+    """Return `sharding` if its numbers are in range.
+
+    Raises:
+        ValueError: A number is out of range; pydantic reports it as a fault of the file.
+    """
     for fault in faults(sharding):
         raise ValueError(f"sharding: {fault}")
     return sharding

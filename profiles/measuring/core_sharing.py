@@ -42,8 +42,8 @@ def measure_sharing(
 
     Args:
         model: The model, run whole in each process.
-        settings: Its sizes are taken in turn, `repeats` ratios are measured for each number of processes, and all
-            processes share `threads` cores.
+        settings: Settings of the measurement. All processes share `threads` cores. Each number of processes is measured
+            `repeats` times, with the `sizes` in turn.
         num_processes: Most processes on the core, at least 2.
         progress: Called with the fraction done.
 

@@ -259,7 +259,7 @@ def _measurement(layer_bytes: LayerMeasurement, passes: _Passes, split: tuple[fl
 
 
 def _weight_works(chain: LayerChain, name: str) -> list[WeightWork]:
-    """Return the work on the weights of each layer, with an optimizer if it has trained parameters."""
+    """Return the work on the weights of each layer; a layer with trained parameters gets an optimizer."""
     works = []
     for layer in chain.layers:
         parameters = list(layer.parameters())

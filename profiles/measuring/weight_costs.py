@@ -73,7 +73,7 @@ class WeightWork:
 def adams_direction(
     first: Tensor, second: Tensor, num_steps: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
 ) -> Tensor:
-    """Return the direction of Adam's step after `num_steps` updates of its two moments, per learning rate."""
+    """Return Adam's step divided by the learning rate, after `num_steps` updates of the two moments."""
     m_hat = first / (1 - betas[0] ** num_steps)
     v_hat = second / (1 - betas[1] ** num_steps)
     delta: Tensor = m_hat / (v_hat.sqrt() + eps)

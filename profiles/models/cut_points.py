@@ -117,7 +117,11 @@ class CutRule:
         return [*begin, *(Start(index, name) for index, name in at)]
 
     def _around(self, blocks: frozenset[str], nodes: Sequence[Node]) -> list[Start]:
-        """Return the starts of runs of nodes of the same call of a block, or of none with parameters."""
+        """Return the start of each layer.
+
+        A layer is one call of a block, or nodes between such calls that use parameters. Nodes without parameters join
+        the next layer.
+        """
         calls = [next(((path, call) for path, call in _modules_of(node) if path in blocks), None) for node in nodes]
         changes = [i for i in range(1, len(nodes)) if calls[i] != calls[i - 1]]
         starts: list[Start] = []

@@ -110,7 +110,7 @@ class _FactoryRun(TorchFunctionMode):
         self.num_parameters = 0
 
     def result_of(self, factory: Callable[[], Any]) -> Any:
-        """Run the factory."""
+        """Run the factory and return its result; its parameters are registered here."""
         hook = register_module_parameter_registration_hook(self._registered)  # type: ignore[arg-type]  # it may return one
         try:
             with kept_random_state(self._seed), warnings.catch_warnings(), self:

@@ -201,7 +201,7 @@ def _told(file: str, ranges: Iterable[NamedRange], rank: int) -> list[_Work]:
 
 
 def _optimizer(trace: RankTrace, window: Interval, told: Sequence[_Work]) -> list[_Work]:
-    """Return the optimizer steps after the passes; `_shared` divides a step of several stages later."""
+    """Return the optimizer steps after the passes; a step of several stages is divided later, by `_shared`."""
     if not told:
         return []
     stages = _stages(told)

@@ -24,7 +24,9 @@ from pipesched.schedules.ops import Phase
 
 
 def interleaved_zb(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
-    """Build interleaved zero bubble: (p - 1)(t_f + t_i - t_w) / v longer than its work, m a multiple of p.
+    """Build interleaved zero bubble.
+
+    Its bubble is (p - 1)(t_f + t_i - t_w) / v if m is a multiple of p.
 
     Raises:
         ScheduleError: A count is below 1, or m is no multiple of the number of rounds.

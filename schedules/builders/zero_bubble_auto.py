@@ -94,7 +94,7 @@ class _Room:
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Answers to the three open questions."""
+    """Answers to the three open questions that the module docstring asks."""
 
     late_forward: bool  # the last F of the warm-up may delay the first I
     leave_out: bool  # a rank two F ahead may leave one out

@@ -77,7 +77,13 @@ class Streams:
         """Started posts without a counterpart so far."""
 
     def post(self, rank: int, start: int, ops: Sequence[Send | Recv]) -> list[PostBatch]:
-        """Post the ops of `rank` from `start` on, as one batch; return the batches of all ranks that are over now."""
+        """Post `ops` of `rank` as one batch; return the batches, of any rank, that this post completes.
+
+        Args:
+            rank: The rank.
+            start: Position of the first op in the rank's list.
+            ops: The ops.
+        """
         is_send = isinstance(ops[0], Send)
         if is_send and self.communication is Communication.BUFFERED:
             return self._start(PostBatch(rank, start, ops, None, len(ops)))

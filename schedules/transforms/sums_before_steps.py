@@ -9,8 +9,8 @@ stage may step before all stages have ended the backwards of the batch. Two rank
 Every stage adds the norm of its gradients (a Reduce), and the Steps wait for the sum. So the period of a batch that
 repeats is its makespan, if Steps take no time.
 
-*Tied weights*, as of an embedding that is the head too: the stages that have them, often the first and the last, sum
-their gradients before they step. Other stages do not wait.
+*Tied weights*, such as an embedding that also serves as the head: the stages that share the weights sum their gradients
+before they step. Often these are the first and the last stage. Other stages do not wait.
 
 Sums over replicas come first, then tied gradients, then the norm.
 """

@@ -51,7 +51,10 @@ def _kind(op: Compute) -> str:
 
 
 def sources(timelines: Sequence[Timeline]) -> tuple[str, ...]:
-    """Return a different name for each Timeline: its source if that will do, else with its schedule, else numbered."""
+    """Return a distinct name for each Timeline.
+
+    The names are the sources if these differ, or else schedule and source, or else the source with a number.
+    """
     for names in ([t.source for t in timelines], [f"{t.name} {t.source}" for t in timelines]):
         if len(set(names)) == len(names):
             return tuple(names)

@@ -27,14 +27,14 @@ from pipesched.simulator import MAX_JITTER, NetworkOptions, SimulationError
 
 @dataclass(frozen=True, slots=True)
 class OpSeconds:
-    """The times of one op; all in elapsed seconds, whatever the speed and the other users of the device.
+    """The times of one op, in elapsed seconds: device speed and sharing do not scale them.
 
-    None stands for the model's value: costs and devices for the work, links for the rest.
+    None stands for the model's value. The model's work depends on costs and devices, and its other times on links.
 
     Attributes:
-        work_s: Seconds of its work.
-        before_s: Seconds of its rank alone, before the work or the posting, when all inputs of the op are there.
-        after_s: Seconds of its rank alone, until it comes to the next op.
+        work_s: Seconds of the op's work.
+        before_s: Seconds of the rank's own work after all inputs have arrived, before the op's work or posting.
+        after_s: Seconds of the rank's own work after the op, before the next op.
         late_s: Delay of a Recv or Reduce after its end on the network; negative if earlier.
     """
 

@@ -334,7 +334,7 @@ def write_rank(  # noqa: C901 -- as above
     cells: Cells, table: MessageTable, rules: WriterRules, program: WrittenProgram, messages: HeldMessages,
     latencies: list[int], numbers: CellNumbers, rank: int, end: int,
 ) -> int:  # fmt: skip
-    """Write the instructions of a rank from `end` on; return the new end, or the kind of error, negative."""
+    """Write the instructions of a rank from `end` on; return the new end, or minus the code of an error."""
     begins, codes, stages, microbatches, _, _ = cells
     owns, foreign, mades, num_stages = table.own, table.other, table.made, len(table.receivers) // 2
     kinds, targets, takes, channel_of = program.kinds, program.targets, program.takes, program.channel_of

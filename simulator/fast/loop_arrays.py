@@ -146,9 +146,10 @@ class State(NamedTuple):
         start_s: Start of each transfer and reduction.
         end_s: End of each transfer and reduction; after the loop, the end for its waiter.
         posted: Number of posts of each transfer and reduction.
-        first_waiters: The first waiter [-1]: ranks, and above them the slowdown of a transfer or reduction.
+        first_waiters: The first waiter for each transfer and reduction [-1]. A number below the number of ranks is a
+            rank; a number from there on is the slowdown of a transfer or reduction.
         next_waiters: The waiter behind each waiter [-1].
-        due: Message that goes next or is on its way, by channel, if only events know when it has left.
+        due: Message in flight or next in turn, by channel; unused on channels where its end is known at the start.
         num_due: Number of due messages.
         left_bytes: Bytes of the due message that have not passed the wire.
         phases: Phase of each reduction in rounds.
@@ -159,7 +160,7 @@ class State(NamedTuple):
         rates: Virtual seconds per second [1].
         alarms: Number of the newest alarm.
         num_transfers: Number of transfers and reductions that slow each shared resource.
-        first_runs: The run on each shared resource that ends first [-1]: ranks, and after them channels.
+        first_runs: The run on each shared resource that ends first [-1]. Runs are numbered by rank, then by channel.
         next_runs: The run after each run on the same resource [-1].
         run_ends: Virtual end of a run [s].
         run_shares: Share that a run asks for [1].

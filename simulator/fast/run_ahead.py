@@ -26,17 +26,17 @@ def run_ahead_columns(instructions: Any, transfers: Any, reductions: Any) -> tup
 def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     instructions: Any, transfers: Any, reductions: Any, is_eager: bool, times_s: Any, state: Any
 ) -> bool:
-    """Work through all lists.
+    """Run all lists to their ends.
 
     Args:
-        instructions: As `run_ahead_columns` returns them, and the next two, in lists or arrays.
-        transfers: No wire is shared or passed in chunks.
-        reductions: None is in rounds.
+        instructions: Columns of the instructions from `run_ahead_columns`, as lists or arrays.
+        transfers: Columns of the transfers from there; every wire passes one message at a time, whole.
+        reductions: Columns of the reductions from there; no reduction may have rounds.
         is_eager: Whether a transfer starts without the receiver.
-        times_s: To be written: when each instruction is reached, each transfer and reduction starts, each is over [s].
-            An end below 0 is not known yet: below -1 it is -2 less the first rank that waits for it.
-        state: For each rank its next instruction, and the rank that runs or waits behind it; for each channel its free
-            time; for each reduction its number of posts; for each queue its free time. The loop initialises all.
+        times_s: Output [s]: the time when each instruction is reached, then the starts of all transfers and reductions,
+            then their ends. An unknown end is -1 if no rank waits, or -2 - r if rank r heads the queue of waiters.
+        state: Five arrays that the loop initialises: next instruction by rank, rank that runs or waits behind each
+            rank, time when each channel is free, number of posts by reduction, time when each queue is free.
 
     Returns:
         Whether all ranks finished; False if one waits forever.

@@ -178,8 +178,8 @@ def split_error(
         network: Network of the prediction, or None to take the messages of its Timeline as they are.
 
     Raises:
-        SimulationError: They are not of the same devices and op lists, or the prediction has something that a replay
-            does not know, as Sends that block.
+        SimulationError: The Timelines have different devices or op lists, or the prediction has something that a replay
+            cannot repeat, such as blocking Sends.
     """
     network = network or free_network(measured)
     run = seconds_of_run(measured, network)

@@ -214,7 +214,7 @@ class DueBlocks:
 
     @cached_property
     def families(self) -> list[list[DueBlock]]:
-        """The blocks of `first` without the last one, by family; one family unless gradients are large."""
+        """All blocks of `first` but the last, grouped by family; without large gradients there is one family."""
         usual = self._usual
         if not self._has_large_gradients:
             return [usual]

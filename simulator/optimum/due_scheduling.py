@@ -28,31 +28,31 @@ class DueArrays(NamedTuple):
         firsts: The first micro-batch that has an op, by kind.
         num_waits: Number of ops that an op waits for, by kind.
         waits: The kinds that a kind waits for, concatenated by kind.
-        wait_delays: The ticks between, in step with `waits`.
-        wait_places: Where the waits of a kind begin, and the end of the last ones.
+        wait_delays: Ticks from the end of the awaited op to the start of the op that waits, parallel to `waits`.
+        wait_places: Index in `waits` of the first wait of each kind, then the length of `waits`.
         followers: The kinds that wait for a kind, concatenated by kind.
-        delays: The ticks between, in step with `followers`.
-        follower_places: Where the followers of a kind begin, and the end of the last ones.
+        delays: Ticks from the end of the awaited op to the start of the follower, parallel to `followers`.
+        follower_places: Index in `followers` of the first follower of each kind, then the length of `followers`.
         urgent: Kinds with due dates, concatenated by rank: forwards, backwards, and W if they have due dates.
-        urgent_places: Where the kinds of a rank in `urgent` begin, and the end of the last ones.
+        urgent_places: Index in `urgent` of the first kind of each rank, then the length of `urgent`.
         others: Kinds without due dates, concatenated by rank.
-        other_places: Where the kinds of a rank in `others` begin, and the end of the last ones.
+        other_places: Index in `others` of the first kind of each rank, then the length of `others`.
         is_filling: Whether an op with a due date waits for idle time, by kind.
         peaks: Peak memory of an op, relative to the memory before it, by load (`load_of`).
-        insides: Peak memory before its end, without working memory, by load.
+        insides: Peak memory before the end of an op, without working memory, by load.
         changes: Change of memory by the op, by load.
-        lasting: Change of memory by the op and all ops of `others` that it allows, by load.
+        lasting: Change of memory by the op and all ops of `others` that can run after it, by load.
         limits: Memory limit, by rank.
-        op_places: Where the ops of a rank begin, and the end of the last ones, concatenated by rank.
+        op_places: Index of the first op of each rank among the ops of all ranks, then the number of all ops.
         users: The kind that uses the message that a kind makes, by kind; -1 if it makes none.
         sent: Size of a message on the rank that makes it, by the kind that makes it.
         received: Size of a message on the rank that uses it, by the kind that uses it; 0 on the same rank.
         working: Working memory, by kind.
-        is_backward: 1 if a kind is a backward: it frees its inputs at its end, other kinds at their start. A Step
-            without time may follow its last op.
+        is_backward: 1 for a backward, which frees its inputs at its end; 0 for other kinds, which free them at their
+            start. A Step that takes no time may follow the last backward.
         begins_with_r: 1 if a kind is a backward with its R, which ends before the backward takes its inputs.
         makers: Kinds whose messages a rank holds, concatenated by rank.
-        maker_places: Where the kinds of a rank in `makers` begin, and the end of the last ones.
+        maker_places: Index in `makers` of the first kind of each rank, then the length of `makers`.
     """
 
     ranks: Sequence[int]

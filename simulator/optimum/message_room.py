@@ -1,11 +1,13 @@
-"""Whether ranks have room for lists with all of their messages: a loop of the planner, which numba compiles if it can.
+"""Check that lists and all their messages fit into the memory of the ranks.
 
-    rank 0   F0 ─┐ F1 ── B0        buffer of rank 1 for F0's output: from its Recv, which is put behind the last op of
-    rank 1       └── F0 B0 ..      rank 1 that F0 of rank 0 depends on (`schedules.lowering`), to the start of its F0
-                                  output of rank 0: to its B0, which needs a message that rank 1 sent after use
+    rank 0   F0 ─┐ F1 ── B0        Rank 1 holds the buffer for F0's output from its Recv to the start of its own F0.
+    rank 1       └── F0 B0 ..      Rank 0 holds the output until its B0: the gradient shows that rank 1 has used it.
 
-So memory depends on the order of the ops, and this is the count of `simulator.memory`. The memory that an op leaves and
-the next one frees counts only if there is time between them, or a Step.
+`schedules.lowering` puts the Recv behind the last op of rank 1 that F0 of rank 0 depends on. So memory depends on the
+order of the ops. The result is the same as in `simulator.memory`. Memory between two ops counts only if time passes or
+a Step runs between them.
+
+The planner calls this loop; numba compiles it if numba is installed.
 """
 
 from __future__ import annotations

@@ -205,10 +205,10 @@ def unflushed_in_flight(schedule: Schedule) -> FlightCounts:
 
 
 def unflushed_rule(schedule: Schedule) -> UnflushedRule:
-    """Return the rule by which the ops of a run in PipeDream's order read weights, and its stages step.
+    """Return the rule for reading weights and for stepping in a run in PipeDream's order.
 
     Raises:
-        SimulationError: The schedule is of another kind.
+        SimulationError: The schedule is not a run in PipeDream's order with one stage per rank.
     """
     own, rows = unflushed_in_flight(schedule), compute_only(schedule).ops
     for is_stashed in (True, False):
@@ -231,7 +231,7 @@ def unflushed_lists(schedule: Schedule, in_flight: FlightCounts, num_microbatche
         name: Name of the lists.
 
     Raises:
-        SimulationError: The schedule is of another kind.
+        SimulationError: The schedule is not a run in PipeDream's order with one stage per rank.
     """
     lists = _made(in_flight, num_microbatches, name, unflushed_rule(schedule))
     return replace(lists, traits=schedule.traits)

@@ -151,11 +151,11 @@ def num_ops(candidate: Setting, steps: int = 1) -> int:
 
 @lru_cache(maxsize=16)
 def lowered(order: Setting, steps: int) -> Schedule:
-    """Return the lists, which are the same for any partition, size, placement and message.
+    """Return the lowered lists, which do not depend on partition, micro-batch size, placement and message precision.
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
-        SimulationError: They would be too long.
+        SimulationError: The lists would be too long.
     """
     if num_ops(order, steps) > _MOST_OPS:
         raise SimulationError(

@@ -69,11 +69,13 @@ class Request:
 def candidates(request: Request, cuts: Cuts) -> Iterator[Setting]:
     """Yield every candidate once.
 
-    A layout is every depth x width that makes the number of devices; a batch is dealt out evenly to the copies and cut
-    into micro-batches of every size that the profile covers. Candidates with equal results are left out: the second
-    placement on one node, where copies are side by side as trainers have them, or of one rank or copy, and other
-    schedules than 1F1B on one rank. Counts that a schedule cannot have are left out too. Invalid counts of a user's own
-    schedule, whose rules are unknown, come without a partition, so that the reason is reported.
+    The layouts are all depths x widths whose product is the number of devices. The copies share a batch evenly. Each
+    share is cut into micro-batches of every size that the profile covers.
+
+    Candidates that repeat the results of another candidate are left out. One rank gets 1F1B alone. A single rank or a
+    single copy gets one placement. One node gets one placement, with copies side by side, as in trainers. Counts that a
+    schedule cannot have are left out too. The rules of a user's own schedule are unknown: a candidate with invalid
+    counts is yielded without a partition, so that the reason is reported.
     """
     for candidate in _possible(request, cuts):
         if request.refusal is None or not candidate.partition or request.refusal(candidate) is None:

@@ -22,7 +22,7 @@ def covered_sizes(profile: Profile, most: int) -> tuple[int, ...]:
 def nearest_batch(profile: Profile, batch_size: int, width: int = 1) -> int:
     """Return the batch nearest to `batch_size` that `width` copies share in micro-batches which the profile covers.
 
-    Of two that are as near it is the smaller one.
+    The smaller batch is returned if two are equally near.
     """
     share = batch_size // width
     shares = range(share, 0, -1), count(share + 1)

@@ -192,7 +192,7 @@ def _sums_of_ranks(
 def _sums_of_channels(
     lists: Schedule, alone: StageCosts, cluster: Cluster, *, has_way: bool
 ) -> tuple[list[tuple[tuple[int, tuple[float, ...]], ...]], list[list[float]], list[list[float]]]:
-    """Return the time of the messages of channels, and of hops and returns, by the boundary layer, as in `CutBounds`.
+    """Return times of messages by boundary layer, for `CutBounds`: sums per channel, then `hops_s` and `returns_s`.
 
     Args:
         lists: The lists, lowered.

@@ -1,11 +1,13 @@
-"""Search all settings of a space in parallel processes, or the leading ones, of which most need a lower bound alone.
+"""Search a space of settings in parallel processes: evaluate all settings, or only the leading ones.
+
+The search for the leading settings evaluates few settings in full. Most settings need only a lower bound:
 
     least     3   4   5   5   7   9       seconds that a setting takes at least; whether it fits is known
               ↓
               .   4*  5   5   6*  9       a full evaluation (*) can only put it further behind
 
-So the front of the order is the same as after a full evaluation of all settings: a setting at the front with its own
-seconds comes before all others.
+The leading settings are the same as after a full evaluation of all settings: an evaluated setting at the front ranks
+before the lower bounds of all others.
 """
 
 from __future__ import annotations

@@ -107,9 +107,9 @@ def _layout(
 
 
 def _in_reading_order(events: Sequence[_Event]) -> Iterator[_Event]:
-    """Yield the events in order of time, and simultaneous ones so that no arrow is read from its middle.
+    """Yield the events in order of time; among simultaneous events, each arrow's start comes before its later points.
 
-    Within a lane the order stays: a slice, then the flow events that bind to it.
+    The order within a lane is kept: a slice, then the flow events that bind to it.
     """
     for _, instant in groupby(sorted(events, key=itemgetter("ts")), key=itemgetter("ts")):
         lanes: dict[int, deque[_Event]] = defaultdict(deque)

@@ -70,7 +70,7 @@ class Curve:
 def mean_curve(curves: Sequence[Curve]) -> Curve:
     """Return the mean of the curves of one schedule with several seeds, with a band.
 
-    The mean of a step is over the runs that came so far.
+    The mean at a step is over the runs that reached the step.
     """
     if len(curves) == 1:
         return curves[0]
@@ -100,7 +100,7 @@ def smoothed(losses: Sequence[float], window: int) -> list[float]:
 
 
 def window_of(num_steps: int) -> int:
-    """Return over how many steps the losses of a run are smoothed: a twentieth of them."""
+    """Return the width of the smoothing window of a run: a twentieth of its steps, at least 1."""
     return max(1, num_steps // 20)
 
 

@@ -68,7 +68,7 @@ def draw_memory(axes: Axes, chart: Chart, lanes: Sequence[Lane], unit_s: float) 
     """Draw the lanes one under another, all to one scale; return the colours of a legend.
 
     Args:
-        axes: Their x axis is the axis of the chart, and counts `unit_s` seconds.
+        axes: Axes to draw on; their x axis is the time axis of the chart, in units of `unit_s`.
         chart: The Timelines.
         lanes: At least one.
         unit_s: The unit of the axis [s].

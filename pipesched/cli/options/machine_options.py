@@ -147,7 +147,9 @@ class MachineOptions:
             )
 
     def for_devices(self, size: int) -> MachineOptions:
-        """Return the options with as many devices per node of --machine as its GPUs allow, unless --gpus is given.
+        """Return the options with --gpus set to the most devices that fit on a node of --machine.
+
+        An explicit --gpus is kept.
 
         Args:
             size: GPUs of a device.

@@ -65,7 +65,7 @@ _GATHERS = 3
 
 
 def torchtitan_config(setting: PipelineSetting) -> str:
-    """Return the sections of `setting`, as TOML; comments hold the file of a schedule without a name.
+    """Return `setting` as a TOML configuration; a schedule unknown to torchtitan is in comments, as a CSV file.
 
     Raises:
         ArgumentError: torchtitan has no equivalent of the setting; the message names the part and the reason.

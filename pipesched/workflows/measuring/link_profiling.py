@@ -217,7 +217,7 @@ def _measured_by_processes(num_ranks: int, backend: Carrier, words: Sequence[str
     """Return the result of the link profiler's processes.
 
     Raises:
-        RankFailed: A process failed; the message has its own words.
+        RankFailed: A process failed; the message is the error of that process.
     """
     with launch.job_folder() as folder:
         out = folder / "measured.json"

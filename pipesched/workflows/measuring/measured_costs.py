@@ -197,7 +197,7 @@ def read_runs(runs: RunsArgument, name: str = "runs") -> tuple[tuple[Timeline, .
 def profiled_stages(
     lists: Schedule, profile: ProfileArgument | None, facts: RunFacts, output_bytes: int | None
 ) -> tuple[StageCost, ...] | None:
-    """Return the costs of the stages that are known without the runs, or None without any.
+    """Return the costs of the stages from the profile or `output_bytes`, or None if neither is given.
 
     Raises:
         ArgumentError: A value is given twice, or belongs to a profile that is not given.

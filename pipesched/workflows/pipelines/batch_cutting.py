@@ -108,9 +108,10 @@ class BatchForm:
 
 
 def _as_in(template: Any, data: Any) -> Any:
-    """Return a dictionary in the order of the keys of `template`, a list as a tuple if `template` is one, else `data`.
+    """Return `data` in the form of `template`.
 
-    A DataLoader makes lists of tuples.
+    A dictionary gets the key order of `template`. A list becomes a tuple if `template` is a tuple, because a DataLoader
+    turns tuples into lists. Other data are returned unchanged.
     """
     if isinstance(data, Mapping) and isinstance(template, dict) and data.keys() == template.keys():
         return {key: data[key] for key in template}
@@ -144,7 +145,7 @@ def joined(values: list[Value]) -> Value:
 
 
 def one_tensor(value: Value) -> Tensor:
-    """Return a value that is one tensor, as a loss or a column of tensors."""
+    """Return `value`, which the caller knows to be one tensor, such as a loss."""
     assert isinstance(value, Tensor), "it is one"
     return value
 

@@ -163,7 +163,7 @@ class Pipeline:
         """Train on one batch; return its mean loss, a tensor without dimensions, equal in every process.
 
         Args:
-            inputs: Inputs of the batch, as the example, with the samples of all micro-batches.
+            inputs: Inputs of the batch, with the structure of the example and the samples of all micro-batches.
             targets: Targets with as many samples; None where the inputs contain them.
             update: False to only add gradients. The next update takes the mean gradient of all batches since the last.
             record: Whether `timeline` can return this step; recording its times and memory takes a little time.
@@ -241,7 +241,7 @@ class Pipeline:
     def timeline(self) -> Timeline:
         """Return the measured Timeline of the last step with ``record=True``, equal in every process.
 
-        In one process without GPUs the ranks take turns: its times do not overlap.
+        In one process without GPUs the ranks take turns, so the times of their ops do not overlap.
 
         Raises:
             ArgumentError: No step was recorded.
@@ -523,7 +523,7 @@ def _is_one_of_several() -> bool:
 
 
 def _nearest(optimizers: Sequence[torch.optim.Optimizer]) -> OptimizerName:
-    """Return the name of the optimizer whose step takes about as long."""
+    """Return the name of the known optimizer whose step takes about as long as the user's."""
     match next(iter(optimizers), None):
         case torch.optim.SGD() as sgd:
             return "momentum" if sgd.defaults["momentum"] else "sgd"

@@ -58,7 +58,7 @@ class LeastTime:
         time_s: The makespan, or the period, of the schedule that is compared with the bound [s].
         is_repeated: Whether the bound is on a period.
         is_stopped: Whether the search was interrupted.
-        repeated: The repeated unit.
+        repeated: Name of the unit that repeats, for messages.
     """
 
     bound_s: float

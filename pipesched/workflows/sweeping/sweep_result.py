@@ -61,7 +61,7 @@ class SweepResult:
 
     @property
     def front(self) -> tuple[Outcome, ...]:
-        """The fitting outcomes that no other one beats in `by` and memory at once, by rising `by`."""
+        """The fitting outcomes that no other outcome beats in both `by` and memory, sorted by `by`, ascending."""
         return pareto_front(self.outcomes, self.by)
 
     def to_rows(self, outcomes: Iterable[Outcome] | None = None) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ class SweepResult:
         return f"{self._counted()}, best by {self.by}"
 
     def table(self, top: int = 10, notes: Sequence[str] = ()) -> Table:
-        """Return a row for each of the first `top` settings that fit, or if nothing fits of the predicted ones.
+        """Return a row for each of the first `top` settings that fit, or of the predicted settings if none fits.
 
         Args:
             top: Most rows.

@@ -68,7 +68,7 @@ class Gantt:
         """Refuse an empty chart.
 
         Raises:
-            ArgumentError: There is no time between the instants, or memory is asked for and unknown.
+            ArgumentError: No time is left between `from_s` and `to_s`, or no Timeline has the memory to draw.
         """
         end_s = max(timeline.makespan_s for timeline in self.timelines)
         from_s, to_s = self.options.from_s, self.options.to_s

@@ -70,7 +70,7 @@ class SettingRace(Result):
         return sum(len(contender.samples_s) for contender in self.contenders)
 
     def state(self, contender: RunSetting) -> str:
-        """Return one word for a contender."""
+        """Return the state of a contender: ``out``, ``won``, ``leads``, ``open`` or ``slower``."""
         if contender.refusal is not None:
             return "out"
         if contender is self.leader:

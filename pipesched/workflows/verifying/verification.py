@@ -285,5 +285,5 @@ def _held(run: ScheduleRun, setup: Setup) -> VerifiedSchedule:
 
 
 def _cut(source: ScheduleSource, setup: Setup) -> Setup:
-    """Return the setup with the present layers of each stage, so that later profiles do not change them."""
+    """Return the setup with the present partition fixed, so that a later profile does not change it."""
     return replace(setup, partition=[last - first for first, last in setup.bounds_of(source)])

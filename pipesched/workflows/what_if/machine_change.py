@@ -67,8 +67,8 @@ class MachineChange:
 
         Args:
             cluster: The machines, as they are.
-            is_of_runs: Whether the times of messages come from runs only. Then the share of their bytes is unknown, and
-                another bandwidth scales the whole time.
+            is_of_runs: Whether the times of messages come from runs only. Such a time is not split into latency and
+                transfer of bytes, so another bandwidth scales all of it.
 
         Raises:
             ArgumentError: A device does not exist, or two factors cannot be separated.

@@ -74,7 +74,7 @@ class LayersOfRuns:
         return setup.bounds_of(ScheduleSource(lists))
 
     def costs_of(self, cut: Cut, costs: RunCosts) -> StageCosts:
-        """Return the costs of stages of other layers, from the times of the runs."""
+        """Return the costs of the stages of another partition, `cut`, from the times of the runs."""
         return costs.as_costs(self._fitted(costs).costs_of_layers(cut, self.microbatch_size).stages)
 
     def _fitted(self, costs: RunCosts) -> Profile:
