@@ -62,13 +62,13 @@ def test_a_barrier_without_a_norm_to_clip_to_changes_nothing():
 def test_no_stage_steps_before_all_have_ended_their_backwards(monkeypatch):
     run = Local(with_step_barrier(build("zb_h2", 3, 4)), MODEL, clip_grad_norm=1.0)
     num_begun = []
-    step = ModuleStage.step
+    update = ModuleStage.update
 
-    def stepped(stage):
+    def updated(stage, op):
         num_begun.append(sum(bool(computes(run.schedule.ops[rank][index])) for rank, index in run.heard))
-        step(stage)
+        update(stage, op)
 
-    monkeypatch.setattr(ModuleStage, "step", stepped)
+    monkeypatch.setattr(ModuleStage, "update", updated)
     run.run()
     assert num_begun == [3 * 3 * 4] * 3
 

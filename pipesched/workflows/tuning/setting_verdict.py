@@ -212,6 +212,6 @@ def rank_correlation(predicted_s: Sequence[float], measured_s: Sequence[float]) 
     from scipy.stats import rankdata  # type: ignore[import-untyped]  # it has no types
 
     try:
-        return correlation(rankdata(predicted_s), rankdata(measured_s))
+        return correlation(rankdata(predicted_s).tolist(), rankdata(measured_s).tolist())
     except StatisticsError:
         return None

@@ -11,7 +11,7 @@ from pipesched.executor.core import Batch, HostClock, Recorder, Stage, execute_r
 from pipesched.executor.launch import RankContext
 from pipesched.executor.launch.rank_device import RankDevice
 from pipesched.executor.transport import Groups, TensorShape
-from pipesched.schedules.ops import gives, stages_of
+from pipesched.schedules.ops import Step, gives, stages_of
 
 CPU = torch.device("cpu")
 SIZE = (3,)
@@ -116,8 +116,9 @@ class RecordedStage(Stage):
         bucket = SimpleNamespace(flatten=lambda: torch.zeros(SIZE, device=self._device), unflatten=lambda summed: None)
         return [bucket, bucket]
 
-    def step(self):
-        self._double.calls.append(Call("step", None, self._double.op))
+    def update(self, op):
+        if isinstance(op, Step):
+            self._double.calls.append(Call("step", None, self._double.op))
 
 
 def context_of(rank, backend, device):
