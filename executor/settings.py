@@ -284,7 +284,7 @@ def _milestone_faults(settings: LearningSettings, num_steps: int | None) -> Iter
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
 class Repetitions:
-    """The runs of a measured list."""
+    """The repeated runs of measured op lists, and the check before them."""
 
     iterations: Annotated[int, Description("Measured runs of the lists; the median counts.", least=1, most=_MOST)] = 5
     warmup: Annotated[int, Description("Runs before the measured ones.", least=0, most=_MOST)] = 1

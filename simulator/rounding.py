@@ -12,8 +12,8 @@ _SUMMED = 1e-12
 
 
 def differ(since_s: Any, until_s: Any) -> Any:
-    """Return whether a time is later than another one by more than roundings [s]; both may be arrays.
+    """Return whether `until_s` is later than `since_s` by more than a rounding error; both may be arrays [s].
 
-    An op may begin a rounding after the one before it has ended, as a message that comes right then has its own sum.
+    An op may begin a rounding error after the previous op: the arrival of its message is a different sum.
     """
     return until_s - since_s > _SUMMED * abs(since_s)

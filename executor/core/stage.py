@@ -314,7 +314,7 @@ class ModuleStage(Stage):
         return {microbatch: loss.item() for microbatch, loss in self._losses.items()}
 
     def try_forward(self, x: Value) -> object:
-        """Return the output for an input as a forward gives it, and leave no trace in the stage."""
+        """Return the output of a forward with input `x`, without a change of the stage."""
         with kept_random_state(), in_states(self._states.now()), torch.enable_grad():
             output = self.module(self._leaves(x))
         return detached(output) if isinstance(output, Tensor | tuple) else output

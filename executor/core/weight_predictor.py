@@ -3,14 +3,14 @@
 Predicted weights are W - lr s delta, where delta is the direction of the optimizer's next step, estimated from its
 present state:
 
-    momentum   SGD: the momentum buffer, or its last gradient without momentum. Adam, AdamW: the first moment as
-               it stands, which is SpecTrain's v <- u v + (1 - u) g; of other optimizers v with u = 0.9. PipeOptim's
-               Eq. 6 says only that SpecTrain takes the smoothed gradient, of SGD with momentum
+    momentum   SGD with momentum: the momentum buffer. SGD without: the last gradient. Adam, AdamW: the first moment
+               without bias correction, which is SpecTrain's v <- u v + (1 - u) g. Other optimizers: v with u = 0.9.
+               PipeOptim's Eq. 6 says only that SpecTrain takes the smoothed gradient of SGD with momentum
     adam       m_hat / (sqrt(v_hat) + eps), both bias-corrected as the optimizer last computed them; two moments of
                our own for optimizers without them (XPipe; Eq. 6 prints m and v swapped)
     optimizer  SGD as under momentum, Adam and AdamW as under adam (PipeOptim, Table I)
-    code       PipeOptim's published code: with a momentum u, u buffer + (1 - dampening) last gradient, which is in the
-               buffer already; all else as under optimizer
+    code       PipeOptim's published code. SGD with momentum u: u buffer + (1 - dampening) last gradient, although the
+               buffer includes that gradient already. All else: as under optimizer
     zero       the optimizer itself, run s times on a copy with gradients of zero: with its decay and all its rules
     constant   the same with the last gradients again
 
@@ -124,7 +124,7 @@ class Predictor:
             yield from (moments.first, moments.second)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state of further predictions, beside the optimizer's, by name and number of the parameter."""
+        """Return the state for later predictions without the optimizer's own, by ``name.number of the parameter``."""
         numbers = {parameter: number for number, (_, parameter) in enumerate(self._parameters())}
         state = {f"gradient.{numbers[parameter]}": gradient for parameter, gradient in self._gradients.items()}
         for parameter, moments in self._moments.items():

@@ -254,7 +254,7 @@ def _cost_faults(costs: StageCosts) -> Iterator[str]:
 
 
 def job_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a job file; numbers are in ranges that only `RunSpec` knows."""
+    """Return the JSON Schema of a job file; only `RunSpec` checks the ranges of numbers."""
     return record_schema(RunSpec)
 
 

@@ -111,7 +111,7 @@ class TupleShape:
 
     @cached_property
     def num_elements(self) -> int:
-        """The bytes of the message."""
+        """The number of elements of the message, which are bytes."""
         return max(self._begins[-1], _ALIGNED)
 
     @cached_property
@@ -193,10 +193,10 @@ def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[in
 def find_shapes(
     schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Value | None
 ) -> dict[int, BoundaryShape]:
-    """Return the shape of every stage's output but the last's; all ranks call this together.
+    """Return the output shape of every stage except the last; all ranks call this together.
 
-    Stage by stage, the lowest rank that holds it runs it on a sample of the right shape, and tells the others. The
-    stage is as before afterwards.
+    The stages run in order, each on the lowest rank that holds the stage. This rank runs the stage on a sample and
+    sends the shape to the other ranks. The run does not change the stage.
 
     Args:
         stages: The stages that the rank holds.

@@ -204,7 +204,7 @@ def _say(error: BaseException) -> int:
 
 
 def _of_system(error: OSError) -> str:
-    """Return the error of the system; sockets, pipes and the output have no file name."""
+    """Return the message of a system error; errors of sockets, pipes and the output have no file name."""
     if error.errno in NO_MORE_FILES:
         return f"{error.filename or 'files'}: got {error.strerror}, expected one more; {MORE_FILES}"
     return f"{error.filename or 'output'}: got {error.strerror}, expected it to work; try another place"

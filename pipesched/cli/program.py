@@ -140,9 +140,9 @@ def _advice(text: str, context: Any) -> str:
     options = () if context is None else {name for option in context.command.params for name in option.opts}
     extra = re.search(r"unexpected extra argument.* \((?:(\S+\.(?:csv|json))|(\w+))\)", text)
     if extra is not None and extra[1] and "--schedule-file" in options:
-        return f"; a schedule? try -f {extra[1]}"
+        return f"; if it is a schedule, try -f {extra[1]}"
     if extra is not None and extra[2] and "--schedule" in options:
-        return f"; a schedule? try -s {extra[2]}"
+        return f"; if it is a schedule, try -s {extra[2]}"
     number = re.search(r"'(--[a-z-]+)'.*, expected a number$", text)
     if number is not None:
         return "".join(number_with_unit(name.name) for name in context.command.params if number[1] in name.opts)

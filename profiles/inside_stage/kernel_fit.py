@@ -140,7 +140,7 @@ def _reaching(gpu: Gpu, products: Sequence[MeasuredKernel]) -> Gpu:
         if peak is None:
             raise ProfileError(
                 f"gpu {gpu.name}: flops_per_s: got no {product.precision}, expected one of "
-                f"{', '.join(gpu.flops_per_s)}; add the number to its file"
+                f"{', '.join(gpu.flops_per_s)}; add the number to the GPU's file"
             )
         share = product.operator.flops / product.seconds / peak
         if share > 1:

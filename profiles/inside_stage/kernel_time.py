@@ -98,7 +98,7 @@ def _reachable(gpu: Gpu, precision: MatmulPrecision) -> float:
     if peak is None:
         raise ProfileError(
             f"gpu {gpu.name}: flops_per_s: got no {precision}, expected one of {', '.join(gpu.flops_per_s)}; "
-            "try another precision, or add the number to its file"
+            "try another precision, or add the number to the GPU's file"
         )
     share = gpu.float8_efficiency if precision in LINEAR_BYTES else None
     return peak * (gpu.efficiency if share is None else share)
@@ -107,5 +107,5 @@ def _reachable(gpu: Gpu, precision: MatmulPrecision) -> float:
 def _multiprocessors(gpu: Gpu) -> int:
     """Return the number of multiprocessors."""
     if gpu.multiprocessors is None:
-        raise ProfileError(f"gpu {gpu.name}: got no multiprocessors, expected their number; add it to its file")
+        raise ProfileError(f"gpu {gpu.name}: got no multiprocessors, expected their number; add it to the GPU's file")
     return gpu.multiprocessors

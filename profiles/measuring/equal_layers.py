@@ -22,7 +22,7 @@ ValueLayout: TypeAlias = tuple[tuple[Any, ...] | None, ...]
 
 
 def value_layout(value: Value) -> ValueLayout:
-    """Return all of `value` but its numbers; storages are numbered in order."""
+    """Return the properties of `value` other than its elements; its storages are numbered from 0."""
     tensors = value if isinstance(value, tuple) else (value,)
     numbers: dict[int, int] = {}
     return (

@@ -469,7 +469,7 @@ def _input_half(layer: nn.Module, x: Value, y: Value) -> Rest | None:
 
 
 def _kept_bytes(around: _Around, saved: SavedTensors, rest: Rest) -> LayerSplit:
-    """Return the bytes held after I; in the graph of the output, only the bytes that `rest` keeps alive."""
+    """Return the bytes held after I; the graph of the output holds only the tensors that `rest` keeps alive."""
     from pipesched.profiles.measuring.split_backward import kept_gradients
 
     _drop_gradients(around.x)

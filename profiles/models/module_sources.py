@@ -1,4 +1,4 @@
-"""The module of a model from a factory, which runs with memory for some parameters."""
+"""Build the module of a model with the user's factory, and allocate memory for the needed parameters alone."""
 
 from __future__ import annotations
 

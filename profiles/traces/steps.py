@@ -209,8 +209,8 @@ def _at_the_same_time(
     best, *others = sorted(overlaps_ns, key=lambda cuts: -overlaps_ns[cuts]) or [()]
     if overlaps_ns.get(best, 0) <= 2 * max((overlaps_ns[cuts] for cuts in others), default=0):
         raise ProfileError(
-            f"{trace.file}: got another number of passes than on other ranks, expected the same number, or clocks that "
-            "show which steps are the same; try traces with profiler.step() after each step"
+            f"{trace.file}: got another number of passes than on other ranks, expected the same number, or clocks "
+            "by which the steps can be matched; try traces with profiler.step() after each step"
         )
     return list(best)
 

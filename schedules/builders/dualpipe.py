@@ -82,12 +82,12 @@ def _columns(
     """Return the lists of ranks in a V of p ranks with m micro-batches per chunk.
 
     Args:
-        places: The place of each rank in the V: its stage in chunk 0, the first chunk of micro-batches of its own end.
-        firsts: The first micro-batch from the rank's own end, for each rank.
-        other_firsts: The first micro-batch from the other end, for each rank.
-        p: Places.
-        m: Micro-batches from either end.
-        end: The ops after the computations.
+        places: For each rank, its place in the V: the first of its two stages for micro-batches from its own end.
+        firsts: For each rank, the first micro-batch that enters at the rank's own end.
+        other_firsts: For each rank, the first micro-batch that enters at the other end.
+        p: Number of places.
+        m: Micro-batches that enter at each end.
+        end: Letters of the ops after the computations.
     """
     rows, late = zip(*(_row(p, place, m) for place in places), strict=True)
     others = [2 * p - 1 - place for place in places]

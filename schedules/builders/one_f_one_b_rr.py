@@ -70,7 +70,9 @@ def _check(counts: Sequence[int], num_ranks: int, num_microbatches: int) -> None
     text = ":".join(map(str, counts))
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."
     if not counts or any(not isinstance(count, int) or isinstance(count, bool) or count < 1 for count in counts):
-        raise ScheduleError(f"1f1b_rr: got replicas {shown or 'of no stage'}, expected at least 1 of each; try 2:1")
+        raise ScheduleError(
+            f"1f1b_rr: got replicas {shown or 'of no stage'}, expected at least 1 of each stage; try 2:1"
+        )
     if sum(counts) != num_ranks:
         raise ScheduleError(
             f"1f1b_rr: got replicas {shown}, {sum(counts)} together, expected {num_ranks}, one per rank; "

@@ -164,7 +164,11 @@ class ReduceClocks:
         self._told[key] = tuple(map(max, clock, self._told.get(key, clock)))
 
     def learn(self, rank: int, stage: int, clock: list[int]) -> bool:
-        """Merge all replicas' clocks at the last Reduce of `rank` into `clock`; return whether all have reached it."""
+        """Merge the clocks of all replicas at the last Reduce of `rank` into `clock`.
+
+        Returns:
+            Whether all replicas have reached that Reduce; if not, `clock` is unchanged.
+        """
         key = self._last.get((rank, stage))
         if key is None:
             return True

@@ -217,7 +217,7 @@ class _Walk:
             span = cause.span
 
     def _cause(self, span: Span) -> _Cause:
-        """Return the latest cause of the start of `span`; on a tie the op of its own rank."""
+        """Return the latest cause of the start of `span`; a tie goes to the op on the same rank."""
         causes = [_Cause(self._begin_s, None), *self._causes(span)]
         possible = [cause for cause in causes if cause.end_s <= span.start_s + self._same_s]
         return max(possible, key=lambda cause: cause.end_s)

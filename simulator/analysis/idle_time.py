@@ -184,7 +184,7 @@ class _Charges:
         return cells[order], rank_of[order]
 
     def _behind(self, rank: int, last: int) -> Iterator[tuple[int, float]]:
-        """Yield the cells that a rank waits for behind its last work, and until when it does."""
+        """Yield each cell that a rank waits for after its last work, and the end of the wait [s]."""
         (posted_s, starts_s, ends_s), left_s = self._times_s, self._posts.left_s
         begin, end, same_s = int(self._begins[rank]), int(self._begins[rank + 1]), self._extent.same_s
         for cell in range(last + 1, end):

@@ -76,7 +76,7 @@ class TransferTimes:
         return None if self.end_s is None else self._over_s(self.end_s)
 
     def over(self, env: Environment, before_s: float = 0.0) -> Event | None:
-        """Return the event that it is over, or `before_s` before that; None if that has passed already."""
+        """Return the event `before_s` before the end, or None if that time has passed."""
         if self.end_s is None:
             wait = env.event()
             self.waits = [*(self.waits or ()), (wait, before_s)]

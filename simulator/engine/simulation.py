@@ -347,7 +347,7 @@ class _Run:
         self._env.process(slow())
 
     def _awaited(self, rank: int, op: Compute | Overlap) -> list[Transfer]:
-        """Return the transfers that `op` waits for; messages made on the rank itself are just there."""
+        """Return the transfers that `op` waits for; a message from the rank itself needs no transfer."""
         made, transfers = self._made[rank], []
         for part in computes(op):
             for message in needs(part, self._schedule.num_stages):

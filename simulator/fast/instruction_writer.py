@@ -147,7 +147,7 @@ class HeldMessages(NamedTuple):
 
     Attributes:
         there: Last rank that has a message, by message.
-        arrived: Transfer that brings it there, or -1 if it is made there, or was awaited before; by message.
+        arrived: By message, the transfer to that rank; -1 if the rank makes the message, or has waited for it before.
     """
 
     there: list[int]

@@ -73,7 +73,9 @@ def compile_lists(schedule: Schedule, network: NetworkOptions, *, has_hand_over:
     """
     columns, num_stages, num_microbatches = schedule.columns, schedule.num_stages, schedule.num_microbatches
     if not columns.are_within(num_stages, num_microbatches):
-        raise SimulationError(f"{schedule.name}: no such stage or micro-batch; check the schedule")
+        raise SimulationError(
+            f"{schedule.name}: got an op of a stage or micro-batch that does not exist; check the schedule"
+        )
     is_blocking = network.sends == "blocking"
     room = _Room(columns, is_blocking)
     copies: Any = _copies(schedule)  # the loop's own columns are lists in plain Python

@@ -55,8 +55,8 @@ class LoadedProgram:
     ) -> None:
         if cluster.has_hand_over and program.own_work is None:
             raise SimulationError(
-                f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected "
-                "one where it does not; compile the lists with `has_hand_over`"
+                f"{program.schedule.name}: got a cluster ({cluster.origin}) with hand-over times, expected one "
+                "without; compile the lists with `has_hand_over`"
             )
         self._program, self._costs, self._cluster = program, costs, cluster
         num_beside, self._num_equal = (1, num_pipelines) if are_in_lockstep else (num_pipelines, 1)

@@ -1,4 +1,4 @@
-"""The instructions for a rank's own work, inserted into a program: to post, to take messages, and between ops.
+"""Insert instructions for a rank's own work into a program: posting, taking messages, and moving to the next op.
 
     Send, Recv          OWN, SEND or RECV
     Compute, Overlap    WAIT, OWN for each message, WORK, OWN

@@ -220,7 +220,7 @@ class _Copy:
         return self._known_s(phase, stage) / self.speed(stage)
 
     def _known_s(self, phase: Phase, stage: int) -> float:
-        """Return the seconds of an op at speed 1, or 0 if the costs lack them; the prediction then refuses it."""
+        """Return the seconds of an op at speed 1, or 0 if the costs lack them; the prediction then raises the error."""
         key = phase, stage
         if key not in self.known_s:
             try:

@@ -180,7 +180,11 @@ def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
 
 
 def time_parts(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> TimeParts:
-    """Return the averages over the devices; idle time of a run without a flush is shared out as in its middle."""
+    """Return the parts of the time of a step, averaged over the devices.
+
+    Idle time is split by cause in the proportions of the Timeline; a run without a flush leaves out warm-up and
+    cool-down.
+    """
     spans = timeline.columns
     is_rebuilt = np.isin(spans.ops.codes, (op_cells.R, op_cells.LATE_R))
     begun_s, over_s = (times_s[is_rebuilt].tolist() for times_s in (spans.starts_s, spans.ends_s))

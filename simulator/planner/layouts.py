@@ -235,7 +235,7 @@ def _groups(request: LayoutRequest, num_gpus: int) -> Iterator[LayerSharding]:
 
 
 def _is_divided(request: LayoutRequest, split: LayerSharding) -> bool:
-    """Whether a split divides the batch and the model."""
+    """Whether `split` divides the batch and the model without a remainder."""
     if request.batch_size % split.data:
         return False
     try:

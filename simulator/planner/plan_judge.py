@@ -121,7 +121,7 @@ class PlanJudge:
         return outcome.setting, self._at_pace(self.detailed(self._with_fastest_cut(outcome)))
 
     def _at_pace(self, outcome: Outcome) -> Outcome:
-        """Return an outcome with its steady-state time, if short runs show it."""
+        """Return `outcome`, with its steady-state time if short runs show one."""
         candidate, request = outcome.setting, self._request
         if outcome.steady_s_per_microbatch is not None:
             return outcome

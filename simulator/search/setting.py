@@ -106,7 +106,7 @@ class Setting:
 
     @property
     def recompute_cell(self) -> str:
-        """Whether and when it recomputes, for tables."""
+        """The recomputation of the setting as a table cell: ``no``, ``yes`` (early) or ``late``."""
         return {None: "no", "early": "yes", "late": "late"}[self.recompute_when]
 
     @property

@@ -132,7 +132,7 @@ def recompute_activations(in_flight: int, saved: float, stage_input: float) -> f
 
 
 def data_parallel_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
-    """Return ceil(m / p)(t_f + t_b), of links that take no time: no rank waits for another but at the Reduce."""
+    """Return ceil(m / p)(t_f + t_b), for links that take no time; ranks wait for each other only at the Reduce."""
     return -(-m // p) * (t_f + t_b)
 
 
@@ -259,7 +259,9 @@ def interleaved_zb_longest_span_s(p: int, m: int, v: int, t_f: float, t_i: float
 
 
 def zb_h1_activations(p: int, rank: int, saved: float, saved_for_weight: float) -> float:
-    """Return (p - k) M_B + k M_W on rank k, m at least p: the peak memory from F to I and from I to W.
+    """Return the peak activation memory of rank k, (p - k) M_B + k M_W, for m of at least p.
+
+    M_B is the memory of a micro-batch from F to I (`saved`), M_W from I to W (`saved_for_weight`).
 
     Source: arXiv:2401.10241, section 2.3, where ranks count from 1.
     """

@@ -181,7 +181,7 @@ def _room(
     """Return the room of a picture of this width, with lanes and rows above `lanes_in` [inches].
 
     Raises:
-        SimulationError: The rows have too little room.
+        SimulationError: The picture is too small for its rows.
     """
     paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
     left_in = 0.8 + paired_in + (0.5 if _shares_devices(chart) else 0.0)
@@ -197,8 +197,8 @@ def _room(
         least = (around_in + _LEAST_ROW_IN * chart.depth, width_in - span_in + 10 * _LEAST_ROW_IN)
         height, width = (math.ceil(10 * inches * style.scale) / 10 for inches in least)
         raise SimulationError(
-            f"picture: got too little room for {chart.depth:.3g} rows in texts of {style.font_size:g} points, expected "
-            f"at least {width:g} x {height:g} inches; try a larger size, a smaller font or fewer ranks"
+            f"picture: got a size too small for {chart.depth:.3g} rows with text of {style.font_size:g} points, "
+            f"expected at least {width:g} x {height:g} inches; try a larger size, a smaller font or fewer ranks"
         )
     return _Room(width_in, around_in + chart.depth * row_in, left_in, span_in, row_in, lane_in, lanes_in, chart_in)
 

@@ -233,7 +233,7 @@ _MARK_DASHES = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 def goodput_figure(
     training: CheckpointedTraining, curve: Sequence[IntervalGoodput], named: Mapping[str, IntervalGoodput]
 ) -> Figure:
-    """Return the goodput over the checkpoint interval, by the closed form, and 80 % of the drawn runs.
+    """Return a figure of goodput against the checkpoint interval: the closed form, and a band of 80 % of drawn runs.
 
     Args:
         training: The training.

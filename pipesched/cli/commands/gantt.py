@@ -153,7 +153,9 @@ def read_shown(
         require_no_simulation(files[0], schedule, costs, simulation)
         for file in files:
             if formats.suffix_of(file) == ".csv":
-                raise InputError(f"{file}: got a table, expected a Timeline (.json); a schedule? try -f {file}")
+                raise InputError(
+                    f"{file}: got a table, expected a Timeline (.json); if it is a schedule, try -f {file}"
+                )
         return Shown(tuple(formats.read_timeline(path) for path in files))
     from pipesched.workflows.simulating import predict_source
 

@@ -118,9 +118,10 @@ class CostOptions(CostSettings):
         return setup
 
     def shares(self, *schedules: Schedule, named: bool = False) -> list[str]:
-        """Return a line for each share of a device's costs that equal stages of `schedules` have, except 1.
+        """Return a line for each share, other than 1, of a device's work that one stage has.
 
         Args:
+            schedules: Schedules with equal stages.
             named: Whether a line names its schedules.
         """
         if self.uniform is None:

@@ -61,7 +61,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameter(group: Any, name: str) -> str:
-    """Return the parameter of a field; groups with a ``prefix`` may have fields named as fields of other groups."""
+    """Return the name of the parameter for field `name`: a ``prefix`` keeps equal field names of two groups apart."""
     return getattr(group, "prefix", "") + name
 
 
@@ -195,7 +195,7 @@ def given_options(record: Any, allowed: Collection[str] = ()) -> list[str]:
 
 
 def _option_kind(setting: Declared) -> Any:
-    """Return the type that typer reads: a path or text of several types, and a text for sizes and lists."""
+    """Return the type for typer: a path or text if the setting takes one, text for sizes and lists."""
     kinds = get_args(setting.kind) if get_origin(setting.kind) in (Union, UnionType) else (setting.kind,)
     is_text = is_size(setting) or setting.is_list or setting.is_names or str in kinds
     kind: Any = Path if Path in kinds else str if is_text else next(kind for kind in kinds if kind is not NoneType)

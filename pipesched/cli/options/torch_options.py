@@ -70,7 +70,7 @@ def planned_model(plan: Plan, model: str | None, option: str, *, trusts: bool) -
         ProfileError: The plan is not trusted.
     """
     if model is not None and not arguments.is_same_model(model, plan.model):
-        raise InputError(f"--plan: got {option} {model} too, expected none: the plan says {plan.model}; leave it out")
+        raise InputError(f"--plan: got {option} {model} too, expected none: the plan names {plan.model}; leave it out")
     if io.costs_file_of(plan.model) is not None:
         raise InputError(
             f"--plan: got a plan of {plan.model}, expected one of a model: of its layers only costs are known; "

@@ -338,8 +338,8 @@ def builder_schedule(label: str, made: Any, rows: list[list[Op]], num_ranks: int
         schedule = make_schedule(label, num_stages, num_microbatches, rows)
     if schedule.num_stages * num_microbatches > MAX_CELLS:
         raise ScheduleError(
-            f"schedule {label}: got {schedule.num_stages} stages of {num_microbatches} micro-batches, expected at most "
-            f"{MAX_CELLS} in all; number the stages from 0 without gaps"
+            f"schedule {label}: got {schedule.num_stages} stages x {num_microbatches} micro-batches, expected a "
+            f"product of at most {MAX_CELLS}; number the stages from 0 without gaps"
         )
     return with_steps(schedule)
 

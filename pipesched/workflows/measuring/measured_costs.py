@@ -234,7 +234,7 @@ def cut_of_runs(
 
 
 def lists_of_runs(runs: RunsArgument) -> Schedule:
-    """Return the lists of the first of some runs.
+    """Return the op lists of the first run in `runs`.
 
     Raises:
         ArgumentError, ScheduleError: As `read_runs` does.

@@ -140,7 +140,7 @@ def _without_tied_sum(setup: Setup) -> Setup:
 def _period_s(predicted: Prediction) -> float:
     if predicted.steady_s_per_microbatch is None:
         raise SimulationError(
-            f"{predicted.schedule.name}: got a batch that settles to no period when it is repeated, expected one "
-            "that does; look for the least makespan"
+            f"{predicted.schedule.name}: got a batch that reaches no steady period when it is repeated, expected "
+            "one that does; minimize the makespan instead"
         )
     return predicted.steady_s_per_microbatch * predicted.schedule.num_microbatches

@@ -105,7 +105,7 @@ def _longer(schedule: Schedule, numbers: FlightCounts, name: str, times: int) ->
 def _ordered(predicted: Prediction, numbers: FlightCounts) -> OrderedSchedule:
     if predicted.steady_s_per_microbatch is None:
         raise SimulationError(
-            f"{predicted.schedule.name}: got a run that settles to no period when it goes on, expected one that does; "
+            f"{predicted.schedule.name}: got a run that reaches no steady period, expected one that does; "
             "give it more micro-batches"
         )
     return OrderedSchedule(

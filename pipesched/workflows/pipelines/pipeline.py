@@ -170,7 +170,7 @@ class Pipeline:
 
         Raises:
             ArgumentError: The batch cannot be divided, or has other shapes than the example.
-            ExecutionError: An op failed: with rank, op and micro-batch. The pipeline is then closed.
+            ExecutionError: An op failed; the message names rank, op and micro-batch. The pipeline is then closed.
         """
         require_flag("update", update)
         require_flag("record", record)
@@ -194,7 +194,7 @@ class Pipeline:
 
         Raises:
             ArgumentError: The samples cannot be divided, or have other shapes than the example.
-            ExecutionError: An op failed: with rank, op and micro-batch. The pipeline is then closed.
+            ExecutionError: An op failed; the message names rank, op and micro-batch. The pipeline is then closed.
         """
         outputs: list[Value] = []
         batches = self._cut(inputs, targets, is_whole=False)

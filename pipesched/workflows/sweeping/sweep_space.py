@@ -30,7 +30,7 @@ class SweepSpace:
         parameters: Values of parameters, for the schedules that have them.
         recomputes: Values of `Setting.recompute_when`.
         microbatch_sizes: Samples of a micro-batch; None: the costs have no samples.
-        has_step_barrier: Whether the stages of every setting step after the backwards of all stages.
+        has_step_barrier: Whether each optimizer step waits for the backwards of all stages, in every setting.
         link: Values of links, by the names of a `Link`; empty: the links are not varied.
         condition: Condition on settings, or None for all settings.
     """
