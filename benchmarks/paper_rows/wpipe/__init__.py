@@ -57,7 +57,7 @@ PAPER = Paper(
         ),
         drawing("Fig. 12", "A message in half precision with its scale", "`Compression`, option `--compression half`."),
         Figure("Table 4", "Compressed messages make ResNeXt500 faster in placement A", repeat_compression),
-        Figure("Table 5", "Compressed messages change accuracy by 0.1 % at most", repeat_compressed_accuracy),
+        Figure("Table 5", "Compressed messages lose 0.1 % of accuracy at most", repeat_compressed_accuracy),
         Figure("Fig. 13", "Recomputation runs beside the messages", repeat_overlap),
         drawing("Fig. 14", "Model partitions and pipeline stages", "`stage_to_rank` of the lists: stages k and N + k."),
         Figure("Fig. 15", "Grouping halves GPipe's bubble", repeat_grouping),

@@ -75,7 +75,7 @@ def repeat_accuracy() -> Outcome:
     }
     is_level = all(map(_is_level, differences.values()))
     return Outcome(
-        "within 0.3 % of data parallelism on BERT and ResNeXt",
+        "within 0.34 points of data parallelism on BERT and ResNeXt",
         _texts(scores, ".1f"),
         Verdict.SHAPE if is_level else Verdict.DIFFERS,
         f"{_SETTING} The pretrained models are out of reach. The shape agrees if paired differences from un-pipelined "
