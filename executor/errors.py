@@ -85,7 +85,7 @@ class RunEnded(Exception):  # noqa: N818 -- nothing is wrong
 
 @contextmanager
 def starting(rank: int) -> Iterator[None]:
-    """Name the rank in errors before its first op: of a user's code, or of a device without memory.
+    """Name the rank in errors before its first op, such as errors of a user's code or of a full device.
 
     Raises:
         RankFailed: An error other than ExecutionError and ProfileError, which have their own message.

@@ -334,7 +334,7 @@ def uses_streams(settings: RunSettings) -> bool:
 
 
 def stream_fault(settings: RunSettings) -> str | None:
-    """Return the first setting that contradicts streams, or None; arguments to change stand in backticks."""
+    """Return a message on the first setting that contradicts streams, or None; backticks mark arguments to change."""
     is_streamed = uses_streams(settings)
     if settings.has_green_contexts and not (is_streamed and settings.device == "cuda"):
         return "has_green_contexts: got True without streams of a GPU, expected `device=cuda` with it; leave it out"

@@ -263,7 +263,7 @@ class ThrottledTransport(Transport):
         return self._routes.by_meeting[self._meetings.come(self._rank, op)]
 
     def _post(self, route: ThrottledRoute, kept_ns: int, really: Callable[[], None]) -> None:
-        """Post a message when its overhead on the rank is over, at once without overhead."""
+        """Post a message after its overhead on the rank, or at once if `kept_ns` is 0."""
         start_s = time.perf_counter()
         if not kept_ns:
             self._page.post(route)

@@ -214,7 +214,7 @@ class TrainingParts:
         return min(part.steps, end // self.run.microbatches_per_step)
 
     def ops_of(self, rank: int) -> Iterator[Op]:
-        """Yield the lowered list of `rank`, part by part, its ops as in a run without parts.
+        """Yield the lowered list of `rank`, part by part; the ops have the same names as in a run without parts.
 
         This reader runs no op: it waits for no decision on an early end, and no decision waits for it.
         """

@@ -99,7 +99,7 @@ class Link:
 
     @property
     def keeps_ranks(self) -> bool:
-        """Whether messages take time of the ranks."""
+        """Whether a message costs its sender or its receiver time of its own."""
         return any((self.send_s, self.send_s_per_byte, self.post_s, self.receive_s, self.receive_s_per_byte))
 
 
@@ -121,7 +121,7 @@ class Device:
 
 
 class HandOverSeconds(NamedTuple):
-    """The time that a message takes of its two ranks, if no other ranks share their devices [s].
+    """The time that a message costs its sender and its receiver, if no other ranks share their devices [s].
 
     Attributes:
         send_s: Time of the Send on the sender.

@@ -186,7 +186,8 @@ def _measured_cost(stage: RunStage) -> StageCost:
 def _parted(costs: Sequence[StageCost], parts: int) -> list[StageCost]:
     """Cut every stage into `parts` equal parts.
 
-    The output at a new cut has the bytes of the stage's output; in the last stage, the most bytes of any output.
+    The output at a new cut is as large as the stage's output, or as the largest output of any stage if the stage has
+    none.
     """
     largest = max(costs, key=lambda cost: cost.output_bytes)
     stages = []

@@ -341,13 +341,13 @@ class LayerChain:
 def _numbers(
     kinds: Sequence[int], weights: Mapping[int, int], forwards_s: Sequence[float], least_copies: int
 ) -> list[int]:
-    """Return the numbers of the layers of a chain.
+    """Return the numbers of the model's layers that form the shortest chain with enough work to measure.
 
     Args:
         kinds: Kind of each layer of the model.
         weights: Weights of a layer of each kind [bytes].
-        forwards_s: Forward of a layer of each kind but the last [s]; 0 on an accelerator.
-        least_copies: Least layers of a kind.
+        forwards_s: Time of the forward of a layer of each kind but the last [s]; 0 on an accelerator.
+        least_copies: Smallest number of layers of each kind.
     """
     counts = Counter(kinds)
     for copies in range(least_copies, len(kinds) + 1):

@@ -185,7 +185,10 @@ class LinearLayer(nn.Module):
 
 
 class NormedBlock(nn.Module):
-    """Two convolutions with BatchNorm, added to a shortcut: every second pixel, and zeros for the new channels."""
+    """Two convolutions with BatchNorm, added to a shortcut.
+
+    Where the width grows, the shortcut takes every second pixel and fills the new channels with zeros.
+    """
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """Lowering: insert the sends and receives between the computations.
 
 A Send comes right after the op that makes its message. A Recv comes right after the last op of the receiving rank
-that the maker of the message depends on. An earlier Recv could not start the transfer sooner, because the Send cannot
-be posted before this op, at any costs. A later one might delay the transfer. So a transfer always starts when its
-Send is posted, and a rank holds no receive buffers of messages that its sender cannot make yet.
+that the maker of the message depends on. An earlier Recv could not start the transfer sooner: whatever the costs, the
+Send is posted after this op. A later Recv might delay the transfer. So a transfer always starts when its Send is
+posted, and a rank holds no receive buffer of a message that the sender cannot make yet.
 
 Vector clocks order the ops of different ranks: ``clock[r]`` counts the ops of rank r that are surely over.
 """

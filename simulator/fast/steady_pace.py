@@ -73,10 +73,11 @@ def longer_runs(schedule: Schedule, longer: Callable[[int], Schedule] | None = N
 
 
 def drifting_scenario(scenario: Scenario) -> Scenario | Inexact | None:
-    """Return the scenario of pipelines that slow each other by the lists of one; None where none slows another.
+    """Describe equal pipelines that slow each other by the op lists of one pipeline.
 
     Returns:
-        The scenario, or why its pipelines have no lists in common.
+        The scenario of one pipeline's lists, an Inexact if the pipelines are unequal, or None if no pipeline slows
+        another.
     """
     number = scenario.num_pipelines * scenario.schedule.pipelines
     if number == 1:

@@ -151,7 +151,7 @@ def batch_pace(
 
 
 def shows_period(schedule: Schedule, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK) -> bool:
-    """Whether the Timeline of a batch, lowered, may show by itself when the next one is the same."""
+    """Whether the Timeline of one batch, lowered, can show the period of the repeated batch."""
     if not is_usual(network) or _predicts_weights(schedule):
         return False
     return not cluster.has_hand_over  # a rank that hands over is not free when its last work is over
@@ -160,11 +160,11 @@ def shows_period(schedule: Schedule, cluster: Cluster, network: NetworkOptions =
 def shown_period_s(
     ranks: Sequence[tuple[float, float]], channels: Sequence[tuple[float, float]], *, is_shared: bool = False
 ) -> float | None:
-    """Return how long after a batch the next one is the same; None where the batch does not show it.
+    """Return the period of a batch that repeats without a change, or None if the times of one batch do not show it.
 
     Args:
-        ranks: When each rank begins, and when its last op that is no message is over [s].
-        channels: When the first message of each channel begins, and when the last is there [s].
+        ranks: For each rank, the start of its list and the end of its last op other than messages [s].
+        channels: For each channel, the start of its first message and the arrival of its last [s].
         is_shared: Whether ranks share a device, a link or a NIC.
     """
     first_s = min(begin_s for begin_s, _ in ranks)

@@ -24,7 +24,7 @@ _FAR = 1 << 60
 
 
 def earliest_starts(problem: OrderProblem, rank: int | None = None) -> OpTimes:
-    """Return when each op can start at the earliest, if every rank could do any number of ops at once.
+    """Return the earliest start of each op [ticks], if every rank could run any number of ops at once.
 
     Args:
         problem: The problem.
@@ -52,7 +52,9 @@ def earliest_starts(problem: OrderProblem, rank: int | None = None) -> OpTimes:
 
 
 def least_tails(problem: OrderProblem, rank: int | None = None) -> OpTimes:
-    """Return the ticks from the end of each op to the end of all, at least, if ranks could do any number at once.
+    """Return a lower bound on the ticks from the end of each op to the end of all ops.
+
+    The bound assumes that a rank can run any number of ops at once.
 
     Args:
         problem: The problem.

@@ -96,7 +96,7 @@ _Waits: TypeAlias = Mapping[_Work, Mapping[_Work, float]]
 
 
 def least_seconds_of_lists(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> float:
-    """Return seconds that no order of the ops of a schedule on their ranks takes less than.
+    """Return a lower bound on the makespan of a schedule's ops on their ranks, in any order [s].
 
     Args:
         schedule: Any lists that can run, with replicas, weight versions or ranks that share a device, too.

@@ -1,6 +1,6 @@
-"""The judge of plans: a bound, then the whole candidate, then the details of a ranked plan.
+"""Judge plans in three steps: a bound, then a prediction of the whole candidate, then the details of a ranked plan.
 
-Each step is closer than the one before, and takes longer. Both of the first two can prove that a candidate does not
+Each step is more exact than the step before, and takes longer. The first two steps can prove that a candidate does not
 fit.
 """
 

@@ -262,7 +262,7 @@ def _small_cuts(lists: Schedule, layers: Sequence[StageCost], starts: Sequence[L
 
 
 def _drifting_cost(task: CutTask) -> Callable[[Layers], tuple[float, ...]]:
-    """Return a function that gives the pace of pipelines that drift apart, infinite where it is not known."""
+    """Return the cost function for pipelines that drift apart: their pace, or infinity if it is unknown."""
 
     def cost(layers: Layers) -> tuple[float, ...]:
         scenario = drifting_scenario(Scenario(task.schedule, task.costs(layers), task.cluster, task.network))

@@ -79,7 +79,7 @@ class DeviceProfile:
 
 @dataclass(frozen=True, slots=True)
 class SettingProfile:
-    """The measured setting: m micro-batches a batch, n pipelines."""
+    """The profile of the measured setting: m micro-batches per batch, and n pipelines."""
 
     num_microbatches: int
     num_pipelines: int

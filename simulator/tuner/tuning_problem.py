@@ -77,7 +77,10 @@ class Problem:
         return self._cut(setting)[1]
 
     def _cut(self, setting: Setting) -> _Cut:
-        """Return the profile, its layers in the order of the stages if the cut is not searched, and the bounds."""
+        """Return the profile and the bounds of the stages in it.
+
+        The layers of the profile are in the order of the stages, unless the cut is searched.
+        """
         size, lists, profile = self.microbatch_size(setting), self.lists(setting), self.profile
         num_stages = lists.num_stages
 

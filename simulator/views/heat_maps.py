@@ -221,11 +221,11 @@ def short_number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScaledQuantity:
-    """A quantity of settings in the unit that people read it in.
+    """A quantity of settings, in a readable unit.
 
     Attributes:
-        title: Its name, with the unit.
-        of: The number of a setting.
+        title: Name of the quantity, with the unit.
+        of: Returns the quantity of an outcome, in the unit.
     """
 
     title: str

@@ -119,7 +119,7 @@ def units_of(key: str) -> tuple[str, str, str]:
 
 
 def in_si(value: str, key: str) -> float:
-    """Return the number, in SI units, of a value with a unit that fits the key; NaN if it has none."""
+    """Return a value with a unit as a number in SI units, or NaN if it has no unit that fits the key."""
     sign, size = (-1, value[1:]) if value.startswith("-") else (1, value)
     amount = re.fullmatch(_AMOUNT, size)
     units, _, _ = units_of(key)

@@ -94,7 +94,11 @@ def _stamp(path: Path) -> tuple[int, int]:
 def write_timeline(
     timeline: Timeline, path: Path, details: RunDetails | None = None, notes: Sequence[str] = ()
 ) -> None:
-    """Write every span: .json (ours, lossless), .csv or .parquet; or a page of them, with details and notes, .html."""
+    """Write a Timeline in the format of the suffix.
+
+    A ``.json`` file is lossless. A ``.csv`` or ``.parquet`` file has a row per span. An ``.html`` page shows the spans,
+    the details and the notes.
+    """
     if suffix_of(path) == PAGE:
         views.draw_gantt([timeline], path, details=[] if details is None else [details], notes=notes)
     elif suffix_of(path) == ".json":

@@ -65,8 +65,8 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
     """Find the fastest layout of a transformer that fits, from estimates; a KeyboardInterrupt ends the search.
 
     The search covers the depth, virtual stages, tensor with sequence, context, expert and data parallelism, ZeRO,
-    micro-batches, recomputation and the schedule. The trainer sums gradients and gathers weights beside the
-    computation.
+    micro-batches, recomputation and the schedule. The trainer overlaps the sums of gradients and the gathering of
+    weights with the computation.
 
     Args:
         model: A preset, as ``llama3-70b``; a configuration, as ``hf:path/config.json``; free numbers, as
@@ -75,7 +75,7 @@ def plan_layout(question: LayoutQuestion) -> LayoutSearch:
         gpu: Name of a data sheet, a file (.json), or a Gpu (default: the one with memory and links of the cluster).
 
     Raises:
-        ArgumentError: A setting is invalid, the devices are not equal, or no data sheet is theirs.
+        ArgumentError: A setting is invalid, the devices are not equal, or no data sheet matches them.
         ProfileError: The model does not exist, no layout is possible, or the data sheet lacks a number.
         ScheduleError: A schedule does not exist.
     """

@@ -62,7 +62,7 @@ class RunSetting:
 
     @property
     def measured_s(self) -> float:
-        """Measured seconds of a setting with a run."""
+        """The median of the measured seconds; the setting must have a run."""
         return median(self.samples_s)
 
     @property
