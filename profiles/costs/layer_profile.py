@@ -341,10 +341,11 @@ class Profile(CostSource):
 
 def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
     sizes = [last - first for first, last in bounds]
-    if list(bounds) != list(pairwise(accumulate(sizes, initial=0))) or min(sizes, default=0) < 1:
+    if list(map(tuple, bounds)) != list(pairwise(accumulate(sizes, initial=0))) or min(sizes, default=0) < 1:
+        got = ", ".join(f"{first} to {last}" for first, last in bounds[:8]) or "none"
         raise ProfileError(
-            f"partition of {profile.model}: got layers {str(bounds)[1:81]}, expected stages that follow each other "
-            "from layer 0, of at least 1 layer each; use fewer stages"
+            f"partition of {profile.model}: got layers {got} (exclusive), expected stages that follow each other from "
+            "layer 0, of at least 1 layer each; use fewer stages"
         )
     if sum(sizes) != profile.num_layers:
         raise ProfileError(

@@ -80,7 +80,7 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         raise ScheduleError(
             f"{schedule.name}: got {width} copies of {schedule.num_ranks} ranks and {schedule.num_microbatches} "
             f"micro-batches, expected at most {MAX_DEVICES} ranks, and {MAX_CELLS} micro-batches on stages, "
-            "in all; try fewer copies"
+            "in all; try a smaller `width`"
         )
     batch = _batch(schedule)
     copies = [_Copy(schedule.name, index, width, schedule.num_ranks, batch) for index in range(width)]

@@ -338,7 +338,7 @@ class TrainingOptions:
         for name, value in given.items():
             if value is not None and num_runs > 1:
                 raise InputError(
-                    f"--{name}: got {value} for {num_runs} runs, expected one; use --schedule, not --seeds"
+                    f"--{name}: got {value} for {num_runs} trainings, expected one; use --schedule, without --seeds"
                 )
         fault = declared(TrainSettings)["seed"].fault(options.seed + num_seeds - 1)
         if fault is not None:
