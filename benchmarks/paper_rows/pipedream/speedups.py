@@ -211,9 +211,10 @@ def repeat_model_parallelism() -> Outcome:
     return Outcome(
         "2.6 to 15 x",
         f"{least[0]:.1f} to {most[0]:.1f} x with free messages, {least[1]:.1f} to {most[1]:.1f} x at the line rate",
-        verdict_of([least[0], most[0]], [2.6, 15.0], 0.25),
+        verdict_of([least[0], most[0], 1.0], [2.6, 15.0, 1.0], 0.25),
         "The introduction does not name the models and GPUs of its numbers, nor how model parallelism cut them. Model "
-        "parallelism waits for each message; the verdict counts free messages, within 25 %.",
+        "parallelism waits for each message; the verdict counts free messages, within 25 %. The shape agrees if all "
+        "are faster than it.",
         [
             "| row | free messages | messages at the line rate |",
             "|---|---:|---:|",

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from convergence import SETTINGS, score
 from paired_statistics import interval
-from published_results import ORDERINGS, Ordering
+from published_results import ORDERINGS, WHOLE, Ordering
 from report import parts_of
 
 from paper_rows.figure import Outcome, Verdict
@@ -79,13 +79,18 @@ def _outcome(published: str, chosen: Sequence[Pair]) -> Outcome:
     counts = Counter(pair.sign * pair.published for pair in judged)
     verdict = _verdict(counts)
     opposite = [_trained_longer(pair) for pair in judged if pair.sign * pair.published < 0]
+    unjudged = [
+        f" Not judged, as the paper's models differ: {pair.first} and {pair.second} with {pair.optimizer}, {pair.text}."
+        for pair in chosen
+        if pair.second == WHOLE and pair.sign and not pair.published
+    ]
     return Outcome(
         published,
         f"{counts[1]} of {len(judged)} pairs as in the paper, {counts[0]} undecided, {counts[-1]} opposite",
         verdict,
         "Pairs whose models all agree in the paper, by maximum accuracy on digits, four stages (convergence.md). "
         "Agrees if most have the paper's sign and none the opposite; the shape if some have and none the opposite. "
-        "Signs come from paired seeds, tested exactly." + "".join(opposite),
+        "Signs come from paired seeds, tested exactly." + "".join(unjudged + opposite),
         command=_COMMAND,
     )
 

@@ -99,14 +99,16 @@ def repeat_table() -> Outcome:
     verdicts = [verdict_of(own.numbers, printed.numbers, _WITHIN) for printed, own in equal.values()]
     alike = sum(verdict is Verdict.AGREES for verdict in verdicts)
     printed, own = more["wpipe"]
+    also = sum(verdict_of(own.numbers, printed.numbers, _WITHIN) is Verdict.AGREES for printed, own in more.values())
     return Outcome(
         "buffers 0, 2.5, 2, 1 S_m; activations 4, 2.5, 2.5, 3.25 S_a",
-        f"N = M = 4: {alike} of 4 rows equal",
+        f"N = M = 4: {alike} of 4 rows equal; N = 4, M = 8: {also} of 4",
         Verdict.AGREES if alike == 4 else Verdict.SHAPE if alike else Verdict.DIFFERS,
-        f"For M > N the lists have fewer activations: WPipe {own.activations:g} S_a at N = 4, M = 8 where the formula "
-        f"gives {printed.activations:g}, and 2BW {more['pipedream_2bw'][1].activations:g} for "
-        f"{more['pipedream_2bw'][0].activations:g}. A backward follows its forward as soon as it can: worker k runs "
-        "N - 1 - k forwards ahead whatever M, where the paper counts M - k.",
+        "The verdict is on N = M. For M > N the lists have fewer activations: WPipe "
+        f"{own.activations:g} S_a at N = 4, M = 8 where the formula gives {printed.activations:g}, and 2BW "
+        f"{more['pipedream_2bw'][1].activations:g} for {more['pipedream_2bw'][0].activations:g}. A backward follows "
+        "its forward as soon as it can: worker k runs N - 1 - k forwards ahead whatever M, where the paper counts "
+        "M - k.",
         [*_table(4, 4, equal), "", *_table(4, 8, more)],
     )
 
@@ -149,19 +151,22 @@ def repeat_versions() -> Outcome:
 
 
 def repeat_overlap() -> Outcome:
-    """Compare the pace of WPipe with recomputation before the gradient arrives, and after it."""
+    """Compare the pace of WPipe with recomputation before the gradient arrives, after it, and with none."""
     costs = StageCosts((StageCost(forward_s=1, backward_s=2, output_bytes=1),) * 8)
     cluster = flat(4, Link(0.0, 1.0))
     single = build("wpipe", 4, 32, accumulate=4)
-    makespans = [
-        predict_scenario(Scenario(recompute(single, when=when), costs, cluster)).seconds for when in ("early", "late")
-    ]
+    plain_s, early_s, late_s = (
+        predict_scenario(Scenario(lists, costs, cluster)).seconds
+        for lists in (single, recompute(single, when="early"), recompute(single, when="late"))
+    )
+    hidden = (late_s - early_s) / (late_s - plain_s)
     return Outcome(
         "most of its overhead is hidden",
-        f"{1 - makespans[0] / makespans[1]:.1%} faster than after the message",
-        Verdict.SHAPE if makespans[0] < makespans[1] else Verdict.DIFFERS,
+        f"{hidden:.0%} of it is hidden",
+        Verdict.SHAPE if hidden > 0.5 else Verdict.DIFFERS,
         "Four workers, messages as long as a forward: recomputation before the gradient has arrived, beside its "
-        "message, against recomputation after it.",
+        "message, against recomputation after it, as a share of the time that the latter adds. The shape agrees above "
+        "a half; the paper prints no number.",
     )
 
 
