@@ -113,7 +113,7 @@ class CudaClock(Clock):
         return self._times_ns[mark]
 
     def _tie(self) -> _Tie:
-        """Return the tightest of some ties, on an idle stream: the first try waits for the work before it."""
+        """Try a few ties and return the one with the least error; the first try waits until the stream is idle."""
         ties = []
         for _ in range(_TIES):
             before_ns = self._now_ns()

@@ -315,7 +315,7 @@ class ElasticAverager:
 
     @torch.no_grad()
     def settle(self) -> bool:
-        """Set the weights to the reference, when all updates are in it; return whether they are."""
+        """Set the weights to the reference if it includes all updates; return whether it does."""
         if not self.is_complete():
             return False
         for parameter, reference in zip(self._parameters, self._reference, strict=True):

@@ -101,7 +101,7 @@ class Reference:
         return self._cells[self._first_cell[stage] + 1]
 
     def give(self, stage: int) -> bool:
-        """Count an update that is in its slot; return whether it was the last, and all are added now."""
+        """Count an update that is in its slot; after the last one, add all updates to the reference and return True."""
         shared, first = self.shared[stage], self._first_cell[stage]
         self._cells[first] += 1
         if self._cells[first] % len(shared.slots):

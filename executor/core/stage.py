@@ -59,7 +59,7 @@ class ForwardStates:
         return module_states(self._changing, has_parameters=False)
 
     def after(self, before: States) -> States:
-        """Return the states, before a finished forward, of the modules that forwards change."""
+        """Keep, of the states `before` a finished forward, the states of modules that forwards change."""
         if not self._is_known:
             before = [state for state in before if state.is_changed]
             self._changing, self._is_known = [state.module for state in before], True

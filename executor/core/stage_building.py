@@ -241,9 +241,9 @@ def attach_averagers(pool: Pool, stages: Mapping[int, Stage], rank: int, averagi
 
 
 def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
-    """Return the computations of `rank` on `stage`, of a generated list only up to the first Step.
+    """Return the computations of `rank` on `stage`; a generated list is read only up to the first Step.
 
-    All kinds of ops of a generated list occur by then, as it repeats.
+    A generated list repeats, so all kinds of its ops occur before the first Step.
     """
     parts = []
     for op in stage_ops(schedule, rank, stage):

@@ -22,7 +22,8 @@ def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
     """Return the checkpoint in `path`, or the newest one in it, after verifying its files.
 
     Raises:
-        ExecutionError: There is no checkpoint, or it is damaged: with the file, and the newest undamaged checkpoint.
+        ExecutionError: There is no checkpoint, or the checkpoint is damaged. The message names the damaged file and the
+            newest undamaged checkpoint.
     """
     newest = path if has_index(path) else next(iter(_whole_ones(path)[::-1]), None)
     if newest is None:
@@ -39,7 +40,7 @@ def newest_good(folder: Path) -> Path:
     """Return the newest undamaged checkpoint in `folder`.
 
     Raises:
-        ExecutionError: No checkpoint is undamaged; with the faults of the newest.
+        ExecutionError: All checkpoints are damaged; the message has the faults of the newest one.
     """
     good = next(filter(_is_good, _whole_ones(folder)[::-1]), None)
     return find_checkpoint(folder)[0] if good is None else good

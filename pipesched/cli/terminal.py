@@ -77,7 +77,7 @@ def as_text(text: str, style: str = "") -> Text:
 
 
 def print_coloured(lines: Sequence[str]) -> None:
-    """Print lines with control sequences of colours, in the colours of the terminal; without colours into a file."""
+    """Print lines with ANSI colours; if stdout is a file, print them without colours."""
     from rich.console import Console
     from rich.text import Text
 

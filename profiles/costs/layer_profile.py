@@ -307,7 +307,7 @@ class Profile(CostSource):
         return _with_exchanges(cost, measured, exchanges, beside, is_first=is_first, is_last=is_last)
 
     def _held_layers(self, first: int, last: int) -> tuple[LayerCost, ...]:
-        """Return layers `first` to `last` (exclusive), each weight in the first layer that shares it."""
+        """Return layers `first` to `last` (exclusive); only the first of layers that share a weight has it."""
         layers = list(self.layers[first:last])
         for tie in self.ties:
             for layer in [layer - first for layer in tie.layers if first <= layer < last][1:]:

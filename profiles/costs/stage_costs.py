@@ -202,7 +202,7 @@ class CostSource:
 
     @property
     def fit_factor(self) -> float:
-        """The seconds of every layer of an estimated profile over their estimate; 1 for other costs."""
+        """The factor by which the seconds of an estimated profile were scaled to fit a run; 1 for other costs."""
         return 1.0
 
     def training_rates(self, num_samples: int, seconds: float, num_devices: int) -> TrainingRates | None:

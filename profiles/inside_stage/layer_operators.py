@@ -394,7 +394,7 @@ class LayerMaker:
         self._ended(passes, "feed-forward residual")
 
     def _feed_forward(self, passes: _Passes, rows: int, inner: int, prefix: str, experts: int = 0) -> None:
-        """Add the product up, the activation and the product down, on `rows` tokens of each expert."""
+        """Add the up-projection, the activation and the down-projection, on `rows` tokens of each expert."""
         shape, e = self.shape, self.element_bytes
         widened = 2 * inner if shape.is_gated else inner
         count = max(1, experts)

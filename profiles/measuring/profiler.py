@@ -93,7 +93,7 @@ def profile_model(model: Model, settings: ProfilerSettings, progress: OnProgress
 
 
 def _ties(model: Model, settings: ProfilerSettings) -> tuple[LayerTie, ...]:
-    """Return the weights that layers share; a layer of each is built for its size."""
+    """Return the weights that layers share; one layer is built per weight to get its size."""
     ties = []
     for tie in model.ties:
         layer, name = tie[0]

@@ -63,7 +63,10 @@ class ChainLayer:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level: groups of the level below (devices in the lowest), each pair joined at `bandwidth_bytes_per_s`."""
+    """A level of the network: `num_groups` groups of the level below, or devices at the lowest level.
+
+    Every pair of groups is connected at `bandwidth_bytes_per_s`.
+    """
 
     num_groups: int
     bandwidth_bytes_per_s: float = math.inf

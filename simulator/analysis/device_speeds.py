@@ -165,7 +165,11 @@ def _normal(cells: _Cells, expected_s: Sequence[float] | None) -> _Cells:
 
 
 def _ratios(runs: Sequence[_Cells], run: int, device: int) -> Iterator[tuple[int, _Ratio]]:
-    """Yield each stage of a device in a run, over the same stage elsewhere, or over all stages of the run."""
+    """Yield (stage, ratio) for each stage of a device in a run.
+
+    The ratio compares the seconds with the same stage on other devices. Without these it compares them with the other
+    runs, or with all stages of the run.
+    """
     spread = statistics.median_low([abs(math.log(cell.seconds)) for cell in runs[run].values()] or [0.0])
     for (where, stage), cell in runs[run].items():
         if where != device:

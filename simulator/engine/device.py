@@ -60,7 +60,7 @@ class OwnDevice(SimulatedDevice):
 
 @final
 class SharedDevice(SimulatedDevice):
-    """A device of several ranks: exact processor sharing; and one that messages slow.
+    """A device that several ranks share, by exact processor sharing, or that messages slow down.
 
     All running ops are slowed alike, so one clock serves them all: *virtual* seconds pass at the common rate, and an
     op is over when its own seconds have passed on that clock. Only the first to end needs an alarm, and only the
@@ -69,7 +69,7 @@ class SharedDevice(SimulatedDevice):
     Args:
         env: Clock of the simulation.
         speed: Seconds are divided by it.
-        slowdown: Ops take 1 + this times as long while a message or reduction of the device is in flight.
+        slowdown: Ops take 1 + `slowdown` times as long while a message or reduction of the device is in flight.
     """
 
     def __init__(self, env: Environment, speed: float, slowdown: float = 0.0) -> None:

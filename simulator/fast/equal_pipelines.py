@@ -81,10 +81,11 @@ _OF_DIFFERENCE = 3**0.5
 
 @final
 class EqualPipelines:
-    """Equal pipelines on the same devices, whose number is open.
+    """Equal pipelines on the same devices; the methods take the number of pipelines.
 
     Args:
-        schedule: Schedule of one pipeline, a device for every rank; several have no reductions.
+        schedule: Schedule of one pipeline, with a device for every rank; without reductions if there are several
+            pipelines.
         costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
@@ -282,9 +283,9 @@ class Pace(NamedTuple):
     """The seconds of an iteration in the long run.
 
     Attributes:
-        seconds: Time in which every pipeline does a batch [s].
-        error: Relative error of `seconds`: the standard error of the last run, by its windows or by its difference
-            from a run of half its length; or the excess over the lower bound.
+        seconds: Time in which every pipeline completes a batch [s].
+        error: Relative error of `seconds`. It is the excess over a lower bound, or the standard error of the longest
+            run: from the windows of the run, or from its difference to a run of half the length.
     """
 
     seconds: float

@@ -84,8 +84,8 @@ class KnownDurations(NamedTuple):
     """The durations of the ops that a rank has so far.
 
     Attributes:
-        numbers: Duration, by stage and key.
-        ranks: The rank that the duration is of, by stage and key; -1 at first.
+        numbers: Number of a duration, by stage and key.
+        ranks: Rank whose duration it is, by stage and key; -1 at first.
         pairs: Three numbers per Overlap of the rank: the keys of its two ops, and the first of its three durations.
         latencies: Duration of a latency, by channel; -1 at first.
     """
@@ -477,9 +477,9 @@ def write_spans(
         cells: The lists, lowered.
         shape: The program.
         times: The times by number, or the numbers themselves.
-        posted: When the rank comes to each op, to be written, like the next two.
-        starts: When it starts.
-        ends: When it is over.
+        posted: Output: the time when the rank reaches each op.
+        starts: Output: the start of each op.
+        ends: Output: the end of each op.
 
     Returns:
         Number of ops.

@@ -264,12 +264,12 @@ def _hints(group_type: Any) -> tuple[Any, ...]:
 def extent_s(
     times_s: machine_code.Float64s, starts: machine_code.Int32s, ends: machine_code.Int32s
 ) -> tuple[float, float]:
-    """Return the first of some times and the last of others [s]; zeros of none.
+    """Return the earliest of the start times and the latest of the end times [s]; zeros without times.
 
     Args:
         times_s: All times, by number [s].
-        starts: Numbers of the times for the first.
-        ends: Numbers of the times for the last.
+        starts: Numbers of the start times.
+        ends: Numbers of the end times.
     """
     if not len(starts):
         return 0.0, 0.0

@@ -31,9 +31,9 @@ class _Insertions(NamedTuple):
 
     Attributes:
         before: Index of the instruction before which each new instruction is inserted.
-        parts: `_AFTER`, `_RECEIPT` or `_POST`.
-        cells: First cell of its op.
-        transfers: The transfer that is taken; otherwise 0.
+        parts: `_AFTER`, `_RECEIPT` or `_POST`, for each new instruction.
+        cells: First cell of the op that the instruction belongs to.
+        transfers: For a `_RECEIPT`, the transfer whose message is taken; otherwise 0.
     """
 
     before: npt.NDArray[Any]
@@ -43,7 +43,7 @@ class _Insertions(NamedTuple):
 
 
 def with_own_work(program: Program) -> Program:
-    """Return `program`, which has no own work, with the instructions for it."""
+    """Return `program` with the instructions for own work, which it lacks so far."""
     new, spans = _insertions(program), program.spans
     works, numbers = _distinct_works(program, new)
     num_new, is_instruction = len(new.before), spans.starts < len(program.kinds)

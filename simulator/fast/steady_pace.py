@@ -133,7 +133,7 @@ class UnflushedRuns:
         return paced(scenario, next((pace for pace in paces if pace is not None), None))
 
     def _each(self) -> Iterator[_Run]:
-        """Yield the run, and runs twice, four times, eight times as long, at least one."""
+        """Yield the run, then at least one longer run: two, four, eight times as long, and so on."""
         yield self._runs[0]
         for number, times in enumerate(longer_times(self._runs[0].schedule), 1):
             if number == len(self._runs):

@@ -58,7 +58,7 @@ def _activations(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
 
 
 def _beside(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
-    """Yield the parts of a rank's memory beside activations, which any list holds."""
+    """Yield the parts of a rank's memory other than activations; every order of the ops has these parts."""
     index_of = problem.index_of
     for kind in problem.of_rank[rank]:
         op = problem.kinds[kind].op

@@ -99,9 +99,10 @@ def let_go_of(
     peer: int,
     sent: int,
 ) -> int:
-    """Return the memory that a rank frees on a message of a peer whose op started at `sent` [ticks].
+    """Return the memory of sent messages that `rank` can free when it gets a message from `peer`.
 
-    Messages arrive in order of sending: if the peer has used one, all earlier ones have left.
+    The op that made the message started at `sent` [ticks]. Messages leave in order: if the peer has used a message by
+    then, all earlier messages of the rank to the peer have left too.
     """
     last, size = -1, 0
     for at in range(arrays.maker_places[rank], arrays.maker_places[rank + 1]):

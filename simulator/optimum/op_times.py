@@ -82,7 +82,7 @@ def _begun(problem: OrderProblem, rank: int | None) -> OpTimes:
 
 
 def listed_times(problem: OrderProblem, schedule: Schedule) -> OpTimes:
-    """Return when each op of a schedule starts, every rank doing its list without a pause that it need not make.
+    """Return the start of each op of a schedule if every rank runs its list without needless pauses [ticks].
 
     Args:
         problem: Of the same ops; the schedule may be made for other costs.
@@ -94,7 +94,7 @@ def listed_times(problem: OrderProblem, schedule: Schedule) -> OpTimes:
 
 
 def tightened_times(problem: OrderProblem, starts: OpTimes) -> OpTimes:
-    """Return when each op starts if every rank keeps to the order of these starts, and makes no needless pause."""
+    """Return the start of each op if every rank keeps the order of `starts` and makes no needless pause [ticks]."""
     return _settled_times(problem, [[kind for kind, _ in row] for row in _rank_orders(problem, starts)])
 
 
@@ -123,7 +123,7 @@ def _ways(problem: OrderProblem, rows: list[list[int]]) -> list[list[int]]:
 
 
 def _largest_cycle_mean(ways: list[list[int]]) -> Fraction:
-    """Return the largest mean of a cycle, by Karp's recursion: every rank has one of length 1."""
+    """Return the largest mean of a cycle, by Karp's recursion; every rank has a cycle of length 1."""
     size = len(ways)
     longest = [[0] * size]
     for _ in range(size):

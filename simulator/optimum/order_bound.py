@@ -32,12 +32,12 @@ _Time = TypeVar("_Time", int, float)
 
 
 def least_ticks(problem: OrderProblem) -> int:
-    """Return ticks that no order is shorter than."""
+    """Return a lower bound on the ticks of any order."""
     return max(least_ticks_of_ranks(problem))
 
 
 def least_ticks_of_ranks(problem: OrderProblem) -> list[int]:
-    """Return of each rank the ticks that no order is shorter than, as far as that rank shows it."""
+    """Return, for each rank, the lower bound on the ticks of any order that the ops of this rank imply."""
     problem = problem.relaxed
     ranks = range(problem.num_ranks)
     if not problem.is_repeated:

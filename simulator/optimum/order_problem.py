@@ -39,7 +39,7 @@ _BACKWARDS, _WEIGHT = (Phase.BACKWARD, Phase.BACKWARD_INPUT), Phase.BACKWARD_WEI
 
 
 class OrderKind(NamedTuple):
-    """The ops of one phase on one stage, one of every micro-batch; a Step is of the last one alone.
+    """The ops of one phase on one stage, one per micro-batch; a Step belongs to the last micro-batch alone.
 
     Attributes:
         op: The op of micro-batch 0, or the Step.

@@ -1,7 +1,7 @@
 """The reasons for a plan, in a few lines: the loss of each of its nearest neighbours.
 
-A neighbour differs in one respect, and has the best bound of all that do; if that respect is depth or schedule, its
-micro-batches may be others too.
+A neighbour differs from the plan in one attribute. It has the best bound of all candidates that differ in this
+attribute. If the attribute is depth or schedule, the micro-batches may differ too.
 """
 
 from __future__ import annotations

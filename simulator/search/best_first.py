@@ -1,11 +1,12 @@
-"""Find the cheapest of many candidates, most of them by a lower bound of their cost alone.
+"""Find the cheapest of many candidates; most candidates need only a lower bound of their cost.
 
     bound    3   4   5   7   9         the cheapest is refined: put back under a higher bound, or its real cost
              ↓
              4   5   6*  7   9         and so on; a candidate at the top with its real cost (*) is the cheapest of all
 
-So the ranking is the front of the ranking of an exhaustive search, and most candidates are never evaluated. With
-several workers the next cheapest are refined meanwhile: more are refined than necessary, with the same ranking.
+So the ranking equals the top of an exhaustive ranking, although most candidates are never evaluated. Several workers
+refine the next cheapest candidates at the same time. They refine more candidates than one worker; the ranking is the
+same.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class BoundedSetting(Generic[CostT]):
 
 @final
 class BestFirst(Generic[CostT]):
-    """Candidates that are refined, the one of the least bound first, until the best of all have their outcomes.
+    """Refines candidates in the order of their bounds, until the best `top` candidates have outcomes.
 
     Args:
         candidates: All candidates, each with a number of its own.

@@ -327,12 +327,12 @@ def v_min_makespan_s(p: int, m: int, t: float) -> float:
 
 
 def v_half_in_flight(p: int, m: int) -> int:
-    """Return 2 min(m, floor((p + 2) / 2)): chunks that a rank holds at most from F to W (arXiv:2405.15362)."""
+    """Return 2 min(m, floor((p + 2) / 2)), the most chunks that a rank holds, from F to W (arXiv:2405.15362)."""
     return 2 * min(m, (p + 2) // 2)
 
 
 def v_min_in_flight(p: int, m: int) -> int:
-    """Return 2 min(m, floor((p + 4) / 3)): chunks that a rank holds at most from F to W (arXiv:2405.15362)."""
+    """Return 2 min(m, floor((p + 4) / 3)), the most chunks that a rank holds, from F to W (arXiv:2405.15362)."""
     return 2 * min(m, (p + 4) // 3)
 
 

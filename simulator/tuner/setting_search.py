@@ -65,7 +65,7 @@ def search_settings(
         workers: Processes; 1 is this process.
         tick: Callback with the fraction done.
         judge: Evaluates a setting, in place of the evaluator's own function; ``measure`` has none.
-        runner: Another way to go through them, or None for processes of this machine.
+        runner: Runner that evaluates the settings, or None for processes of this machine.
         journal: Journal of an earlier search of this problem, to be continued; not for ``avgpipe``, whose equations
             take no time.
 

@@ -113,8 +113,8 @@ def sweep_page(outcomes: Sequence[Outcome], by: str, title: str, rows: _Rows, no
     Args:
         outcomes: All settings.
         by: The measure that orders them.
-        title: Above all.
-        rows: A row of cells per setting, as people read them, the best first; some are enough.
+        title: Title at the top of the page.
+        rows: A row of readable cells for each setting to show, the best first.
         notes: Lines at the end of the page, folded.
 
     Raises:

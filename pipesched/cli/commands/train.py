@@ -410,7 +410,7 @@ class TrainingOptions:
         return prepare_training(self.model, schedule, **self._settings_of(schedule) | asked)
 
     def _settings_of(self, schedule: ScheduleSpec | io.Plan) -> dict[str, Any]:
-        """Return the settings of one of several schedules: without rules that others follow."""
+        """Return the settings for one schedule, without the prediction and averaging that only other schedules use."""
         settings = values_of(self.settings)
         if self.settings.advance is not None:
             settings["limit_bytes"] = self.costs.machines.limit_bytes()

@@ -87,7 +87,7 @@ def time_s(value: str, option: str, example: str = "10ms") -> float:
 
 
 def _or_unit(value: str, place: str) -> str:
-    """Return the units of the key, for a value with another unit."""
+    """Return text that lists the valid units of the key if `value` has another unit, or else an empty text."""
     key = place.partition(": ")[2]
     _, units, _ = units_of(key)
     is_unit = re.fullmatch(_AMOUNT, value) is not None and _meant(value, key) is None

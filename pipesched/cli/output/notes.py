@@ -32,7 +32,7 @@ def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> li
 
 
 def doubts_of_own_machine(costs: CostSource, machine: str | None) -> list[str]:
-    """Return the note on CPU seconds for GPUs of a --machine file; for named machines, the result has it."""
+    """Return the note on CPU seconds for GPUs of a --machine file; results for named machines have their own note."""
     if machine is None or io.machine_name_of(io.load_machine(machine)) is not None:
         return []
     return other_device(costs, machine)

@@ -126,7 +126,7 @@ class CheckQuestion(ScheduleCounts):
 
 @asks(CheckQuestion)
 def check(question: CheckQuestion) -> CheckReport:
-    """Check that a schedule is complete, matched and free of deadlock, and on which backends.
+    """Check whether a schedule is complete, its messages match, and it cannot deadlock; report the result by backend.
 
     Args:
         schedule: A schedule, a file, a plan, or the name of a schedule, which needs ranks and micro-batches.

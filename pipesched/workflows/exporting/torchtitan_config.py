@@ -9,8 +9,9 @@ Names and rules are from torchtitan 0.2.2, the last release that reads a file (`
 * PyTorch's 1F1B refuses fewer micro-batches than ranks; as a CSV file it runs.
 * A local batch is the batch of one copy in a step. One rank is no pipeline: it accumulates local batches.
 * The mesh has pipelines outside and GPUs that share a layer inside: the copies of a stage are side by side.
-* GPUs that share a layer share the sequence too. GPUs of an expert's matrices are one, or the tensor group.
-* Copies are shards of FSDP, context groups too. Weights are replicated only where copies are the only parallelism.
+* GPUs that share a layer share the sequence too. An expert's matrices are on one GPU, or split over the tensor group.
+* FSDP shards the weights over copies and context groups. Weights are replicated only where copies are the only
+  parallelism.
 * In a pipeline, FSDP sums gradients after the last micro-batch: that is ZeRO-1, or ZeRO-3 if it frees the gathered
   weights after each forward. On one rank it sums each micro-batch's gradients: ZeRO-2, or ZeRO-3.
 * If recomputation is full, each transformer layer keeps its input. Selective recomputation goes by operation: the
@@ -18,8 +19,8 @@ Names and rules are from torchtitan 0.2.2, the last release that reads a file (`
 * Mixed precision comes with FSDP, or without any split of the model. Else ``training.dtype`` sets the data type of
   computation, weights and optimizer. There is no float16. Float8 leaves the output layer in bfloat16.
 * Attention is scaled_dot_product_attention or FlexAttention, neither of which keeps its whole matrix.
-* ``torch.compile`` fuses kernels that only move bytes, and launches none one by one; asynchronous tensor parallelism
-  and fast float8 need it. PyTorch's pipelines refuse compiled layers where I and W are ops of their own
+* ``torch.compile`` fuses kernels that only move bytes, and does not launch kernels one by one. Asynchronous tensor
+  parallelism and fast float8 need it. PyTorch's pipelines refuse compiled layers where I and W are ops of their own
   (`_check_torch_compile_compatibility` in `schedules.py`).
 """
 

@@ -162,11 +162,11 @@ class LinksQuestion(LinkSettings):
 def profile_links(question: LinksQuestion) -> LinkMeasurement:
     """Measure the link of every pair of ranks, one process each on this machine.
 
-    Links are measured by ping-pong; over gloo, also messages between ranks that compute.
+    Links are measured by ping-pong. Over gloo, messages between ranks that compute are measured too.
 
     Raises:
-        ArgumentError: An unknown word, a number that is too small, or NCCL without a GPU.
-        RankFailed: A rank failed; the message has its own words.
+        ArgumentError: A name is unknown, a number is too small, or NCCL has no GPU.
+        RankFailed: A rank failed; the message is the error of that rank.
     """
     if question.backend == "nccl":
         require_gpu("backend: got nccl", "`backend=gloo`")

@@ -158,13 +158,13 @@ def costs_from_runs(question: RunCostsQuestion) -> MeasuredCosts:
 
     Args:
         runs: Measured Timelines of one model that is cut into the same stages, or files of them.
-        profile: Profile of the model: gives bytes, and I and W as shares of B where only B was run. Its seconds do not
-            count.
+        profile: Profile of the model, for bytes and, where only B was run, for I and W as shares of B. Its seconds are
+            not used.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
         ScheduleError: A file is no Timeline.
-        ProfileError: A Timeline is not measured, or of other stages; or the profile does not fit.
+        ProfileError: A Timeline is not measured, or has other stages; or the profile does not fit.
     """
     timelines, names = read_runs(question.runs)
     samples = samples_of(timelines, names, question.warmup)

@@ -211,9 +211,10 @@ class Pipeline:
             self._loss.returns_outputs = False
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights and buffers of the whole module, on the CPU, by its own names; in every process.
+        """Return the weights and buffers of the whole module, on the CPU, in every process.
 
-        The names of a `Model` are those of ``torch.nn.Sequential`` of its layers.
+        The names are the names in the module's own ``state_dict``. A `Model` uses the names of a
+        ``torch.nn.Sequential`` of its layers.
 
         Raises:
             ExecutionError: A process is missing.

@@ -182,7 +182,7 @@ def gantt(
         style: Size and font of the picture.
 
     Raises:
-        ArgumentError: There is no Timeline, no time between the instants, or no known memory.
+        ArgumentError: There is no Timeline, no time between `from_s` and `to_s`, or no known memory.
         ScheduleError: A file is no Timeline.
     """
     require_kind("title", title, str, "a text")

@@ -132,7 +132,7 @@ class RoundsVerification(Result):
 
     @property
     def representative(self) -> tuple[VerifiedSchedule, ...]:
-        """The round of median error of each schedule."""
+        """For each schedule, the round with the median error."""
         return tuple(several.middle for several in self.schedules)
 
     @property

@@ -200,11 +200,13 @@ class Verification(Result):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRun:
-    """One schedule of a model, run.
+    """The run of one schedule of a model.
 
     Attributes:
-        measured: The iteration of median makespan.
-        loss: Loss of the run, as in `VerifiedSchedule`, which also has the next two fields.
+        measured: The iteration with the median makespan.
+        loss: As in `VerifiedSchedule`.
+        whole_loss: As in `VerifiedSchedule`.
+        loss_difference: As in `VerifiedSchedule`.
     """
 
     source: ScheduleSource

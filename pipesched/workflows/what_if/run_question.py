@@ -62,7 +62,7 @@ class LayersOfRuns:
     partition: str | None
 
     def cut(self, costs: RunCosts, lists: Schedule) -> Cut | None:
-        """Return other layers of each stage of lists, cut by the times of the runs, or None for an unchanged cut.
+        """Return a new cut for the stages of `lists`, balanced by the times of the runs, or None to keep theirs.
 
         Raises:
             ProfileError: The partition does not fit.
