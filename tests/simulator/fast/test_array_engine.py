@@ -96,7 +96,7 @@ def test_compiled_lists_give_the_makespan_of_any_seed():
 
 def test_a_program_without_hand_over_is_not_run_where_handing_over_takes_time():
     program = compile_lists(lower(build("1f1b", 2, 2)), USUAL_NETWORK, has_hand_over=False)
-    with pytest.raises(SimulationError, match="handing over takes time, expected one where it does not"):
+    with pytest.raises(SimulationError, match="with hand-over times, expected one without"):
         LoadedProgram(program, uniform(2, 1.0, 2.0), flat(2, Link(post_s=0.1))).times()
 
 

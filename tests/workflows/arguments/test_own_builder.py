@@ -118,7 +118,7 @@ BAD = {
     "got Compute(F, 0, 0, 0, 0, True), expected": lambda p, m: [[Compute(Phase.FORWARD, 0, 0, is_late=True)], []],
     "rank 0, op 0: got Overlap(": lambda p, m: [[Overlap(forward(0, 0), None)], []],
     "rank 0, op 0: got Send(": lambda p, m: [[Send(Message(Payload.ACTIVATION, 0, 0), None)], []],
-    "got 1000000 stages of 3000 micro-batches, expected at most 5000000": lambda p, m: [[forward(999_999, 0)], []],
+    "got 1000000 stages x 3000 micro-batches, expected a product of at most": lambda p, m: [[forward(999_999, 0)], []],
     "got a Schedule of 4 micro-batches, expected 3": lambda p, m: make_schedule("x", 2, 4, [[], []]),
     "got a Schedule whose num_stages or rank_to_device": lambda p, m: make_schedule("x", 2.5, m, [[], []]),
     "got a function of something else, expected one of (num_ranks, num_microbatches, ...)": lambda p: [],
