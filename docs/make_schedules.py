@@ -37,20 +37,21 @@ UNITS = {"t_f": 1.0, "t_b": 2.0, "t_i": 1.0, "t_w": 1.0, "t_FB": 3.0, "v": 2, "l
 HEAD = """\
 # Schedules
 
-Made by `make generated` from docs/schedules.toml; do not edit. Every schedule of `pipesched list`: where it comes
-from, what it costs, what it needs.
+Made by `make generated` from docs/schedules.toml; do not edit. The page has the source, the costs and the
+requirements of every schedule of `pipesched list`.
 
-p ranks, of which k is one, from 0; m micro-batches; v chunks per rank. t_f, t_b, t_i, t_w are the seconds of F, B,
-I (backward for inputs) and W (backward for weights) of all that a rank holds, t_b = t_i + t_w; zero-bubble papers
-write B for our I.
+There are p ranks, m micro-batches, and v chunks per rank; k is the number of a rank, from 0. t_f, t_b, t_i, t_w are
+the seconds of F, B, I (backward for inputs) and W (backward for weights) of all layers on a rank, and t_b = t_i +
+t_w. Zero-bubble papers write B for our I.
 
-* *bubble*: the seconds by which the makespan, or where it says so the longest span of a rank from its first op to its
-  last, is longer than a rank's work. Messages take no time here.
-* *in flight*: micro-batches on the rank that holds most, from F to the end of the backward, of W where it is split. A
-  chunk counts 1 / v, and the whole model on one rank p. M_B is what one holds until I, M_W from I to W.
+* *bubble*: the makespan minus the seconds of a rank's work. A bubble *of the longest span* takes the longest span of
+  a rank, from its first op to its last, instead of the makespan. Messages take no time here.
+* *in flight*: the largest number of micro-batches in flight on a rank. A micro-batch is in flight from its F to the
+  end of its backward, or of its W if the backward is split. In a chunk it counts 1 / v, and in the whole model on one
+  rank it counts p. M_B is the memory of a micro-batch until I, and M_W its memory from I to W.
 
-Every form below was evaluated when this page was made, and is what the simulation gives with F, I and W of one
-second, p = {p}, m = {m}.
+Every formula below equals the result of a simulation with F, I and W of one second, p = {p}, m = {m}; `make generated`
+checks this.
 
 ## Side by side
 
@@ -60,8 +61,8 @@ second, p = {p}, m = {m}.
 ASYNCHRONOUS = """\
 ## Asynchronous
 
-These step without a flush: a rank works on with weights that are not those of one batch. Their makespan is that of
-{m} micro-batches too, but there is no gap before the next ones.
+These schedules step without a flush: the weights of a rank change while micro-batches are in flight. Their makespan
+is also for {m} micro-batches, but the next micro-batches follow without a gap.
 
 """
 

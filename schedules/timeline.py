@@ -94,11 +94,12 @@ class Timeline:
     Attributes:
         name: The schedule's name.
         source: Source of the times: ``"predicted"``, ``"measured"``, or another word that labels it in a
-            figure. Only a measured Timeline gives costs, and a prediction is compared with a measurement as such.
+            figure. Only a measured Timeline gives costs, and `compare` gives an error only if one of the two Timelines
+            is predicted and the other measured.
         spans: The spans, in order of rank, then of the rank's list.
         rank_to_device: The device of every rank.
-        memory: Samples in order of device, then time; empty if memory was not recorded. Of two samples at one time the
-            first is the peak in passing, the second the memory from then on.
+        memory: Samples in order of device, then time; empty if memory was not recorded. If two samples have the same
+            time, the first is the peak during an op, and the second is the memory after it.
         hand_overs: The hand-overs, in order of rank, then of the rank's list; empty if hand-over takes no time, or was
             not recorded.
         yardstick: Speed of the machine around the measurement of the times; for a prediction, around the measurement

@@ -41,8 +41,8 @@ class StageCost:
         weight_bytes: Bytes of one version of the weights.
         optimizer_bytes: Bytes of the optimizer's state.
         utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
-        saved_for_weight_bytes: Bytes held from the end of I to the end of W (M_W of arXiv:2401.10241); None for
-            `saved_bytes`: I frees no bytes.
+        saved_for_weight_bytes: Bytes held from the end of I to the end of W (M_W of arXiv:2401.10241); None if I
+            frees no bytes, so that W holds `saved_bytes`.
         copy_s: Seconds of one copy of the weights: a version that a Step keeps for later.
         average_s: Seconds of one elastic averaging with the reference model.
         predict_s: Seconds of one copy of the weights that is predicted for an op (default: `copy_s`).

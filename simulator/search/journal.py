@@ -82,7 +82,10 @@ class Journal:
         said = {
             "format": {"const": _FORMAT, "description": "What the file is."},
             "version": {"const": 2, "description": "The version of its form."},
-            "problem": {"type": "string", "description": "SHA-256 of what outcomes depend on beside their settings."},
+            "problem": {
+                "type": "string",
+                "description": "SHA-256 of all inputs that affect outcomes, except their settings.",
+            },
         }
         head = {"title": "Head", "type": "object", "properties": said, "required": [*said]}
         outcome = record_schema(Outcome)

@@ -45,8 +45,9 @@ class Outcome:
 
     Attributes:
         setting: The setting.
-        seconds: Time [s], or None without a prediction: of a swept setting its makespan; of a tuned setting a batch of
-            each pipeline; of a plan an optimizer step, at the steady pace if the run has no flush.
+        seconds: Time [s], or None without a prediction. It is the makespan of a swept setting, the time of one batch
+            of each pipeline of a tuned setting, or the time of an optimizer step of a plan, in the steady state if the
+            run has no flush.
         held_bytes: Peak memory of the fullest device [bytes], or None if unknown.
         reason: Why the setting is impossible or does not fit, or None if it fits.
         bubble_fraction: idle / (devices x makespan) of the predicted lists.
