@@ -94,6 +94,7 @@ class TunedModel:
         """Measure the sizes of the space, or a few of them, in short passes, with other cores as busy as in a run.
 
         Raises:
+            ArgumentError: This machine cannot do the runs.
             ProfileError: The model does not exist, fails, or has fewer layers than stages.
         """
         from pipesched.profiles.partitioning import parse_partition
@@ -111,6 +112,7 @@ class TunedModel:
         sizes = sorted({asked.batch_size // count for count in counts_asked})
         step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
         some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
+        arguments.require_possible(runs)  # before a long measurement; the printed lines have these settings
         with progress_bar(f"profiling {model.name}") as tick:
             return pipesched.profile(
                 model,
