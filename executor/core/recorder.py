@@ -57,7 +57,7 @@ class Recorder:
             self._meter.begin_op()
 
     def end(self, resident_bytes: int) -> None:
-        """End the list: `resident_bytes`, the weights, optimizer state and the like, are all bytes that stages hold.
+        """End the list; `resident_bytes` are all bytes that the stages hold, such as weights and optimizer state.
 
         The other allocated bytes do not belong to the ranks. They are measured at the end, because some are only made
         during the run: kernels compiled at their first use, buffers of libraries. A thread of gloo may still hold the

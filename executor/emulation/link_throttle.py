@@ -206,7 +206,7 @@ class Page:
 
 @final
 class ThrottledTransport(Transport):
-    """A transport whose messages arrive no sooner than over `routes`.
+    """A transport that delays each message until it would have arrived over `routes`.
 
     Args:
         rank: The rank that posts.

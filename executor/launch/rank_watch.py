@@ -268,7 +268,7 @@ class RankWatch:
                 self._heard[number] = report, time.monotonic()
 
     def _state(self, process: int) -> RankState:
-        """Return the last reported state of the rank of a process, now; a silent rank waits for nobody."""
+        """Return the last reported state of a process's rank, updated to now; a silent rank waits for nobody."""
         report, heard_s = self._heard.get(process, (RankReport(), time.monotonic()))
         state, age_s = report.state, time.monotonic() - heard_s
         silent_s = age_s if age_s > SILENT_S else 0.0

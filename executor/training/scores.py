@@ -128,7 +128,7 @@ def mean(scores: Sequence[Scores], sizes: Sequence[int] | None = None) -> Scores
 class HostCopy:
     """A copy of a tensor that is on its way to the host.
 
-    A tensor on a GPU is copied to pinned memory, behind the work that the current stream of its GPU has so far.
+    A tensor on a GPU is copied to pinned memory, after the work that is queued on the current stream of the GPU.
     """
 
     def __init__(self, tensor: Tensor) -> None:

@@ -88,8 +88,8 @@ class Groups:
     def _new(self, ranks: Sequence[int], options: Any) -> Any:
         """Make an NCCL group, bound to this rank's GPU: it then connects at once, and uses no other GPU.
 
-        The default group is not bound to a GPU: PyTorch would then split each new group off the default group, which
-        gloo claims to support but does not. Before `new_group` took a device, a group took the GPU of its first
+        The default group is not bound to a GPU. If it were, PyTorch would split each new group off the default group,
+        which gloo claims to support but does not. Before `new_group` took a device, a group took the GPU of its first
         message.
         """
         takes_device = "device_id" in signature(dist.new_group).parameters

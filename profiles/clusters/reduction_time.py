@@ -69,7 +69,7 @@ class AllReduce:
         return max(self.until_s().values(), default=0.0)
 
     def until_s(self) -> dict[Hop, float]:
-        """Return the time from the start until each of its links is free [s]."""
+        """Return, for each link of the all-reduce, the time from the start until the link is free [s]."""
         seconds_of: dict[Hop, float] = {}
         begin_s = 0.0
         for phase in self.phases:

@@ -425,7 +425,7 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
 
 
 def _with_unshards(cost: StageCost, sharded: Sequence[ShardedWeights]) -> StageCost:
-    """Return a stage whose weights are gathered by Unshards, and count as whole throughout.
+    """Return the cost of a stage with Unshards; its gathered weights count as held all the time.
 
     PyTorch sums the gradients once, before the Step (REDUCE_GRAD), and holds them whole until then.
     """

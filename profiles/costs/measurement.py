@@ -38,8 +38,8 @@ _Boundary: TypeAlias = Annotated[tuple[BoundaryStorage, ...], MaxLen(1000)]
 class LayerSplit:
     """The backward of one layer in two halves: I, then W (arXiv:2401.10241).
 
-    The last four fields are as in `LayerMeasurement`, but after I, for the last layer of a stage. I frees the storages
-    above the topmost parameters; the storages below stay for W.
+    The last four fields correspond to the fields of `LayerMeasurement`, but show the state after I, for the last layer
+    of a stage. I frees the storages above the topmost parameters; the storages below stay for W.
 
     Attributes:
         backward_input_s: Seconds of I.
@@ -177,8 +177,8 @@ def freed_bytes(measured: Sequence[LayerMeasurement]) -> list[int]:
 def output_is_saved(measured: Sequence[LayerMeasurement]) -> bool:
     """Return whether the output is one of the storages in `saved_bytes`, and this storage contains only the output.
 
-    Otherwise the stage sends a copy, or holds a larger storage meanwhile: of a part of a larger tensor, or of several
-    tensors, which one message packs.
+    Otherwise the stage sends a copy, or holds a larger storage while it sends: the output is part of a larger tensor,
+    or one message packs several tensors.
     """
     if measured[-1].output_storage_bytes != measured[-1].output_bytes:
         return False

@@ -109,17 +109,17 @@ class _Passes:
         bias: bool = False,
         is_linear: bool = True,
     ) -> None:
-        """Add a linear layer, or equal ones of `experts` experts; `saved` are numbers that it keeps.
+        """Add a linear layer, or an equal linear layer for each of `experts` experts.
 
         Args:
             name: Name of the product.
-            rows: Tokens.
-            inputs: Numbers of a token that enter.
-            widths: Numbers that leave; several where a trainer may compute their products apart.
-            saved: Numbers kept for the backward.
+            rows: Number of tokens.
+            inputs: Input features of a token.
+            widths: Output features of a token; several if a trainer may compute the products separately.
+            saved: Elements kept for the backward.
             experts: Number of experts on the GPU, or 0.
-            bias: Whether it has a bias.
-            is_linear: Whether float8 training computes it in float8.
+            bias: Whether the layer has a bias.
+            is_linear: Whether float8 training computes the product in float8.
         """
         self.widths[name] = widths
         outputs = sum(widths)

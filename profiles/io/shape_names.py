@@ -217,7 +217,7 @@ def _plain_shape(text: str, given: dict[str, Any]) -> ModelShape:
 
 
 def _head_size(text: str, hidden: int, heads: int, given: dict[str, Any], key: str = "hidden") -> int:
-    """Return the width of a head; `key` is the name of the width in messages, which blame a given number."""
+    """Return the width of a head; `key` names the width in messages. A message blames the number that the user gave."""
     if hidden % heads == 0:
         return hidden // heads
     other = ", or append head_size=..." if key == "hidden" else ""

@@ -54,7 +54,7 @@ def is_alike(first: Any, second: Any) -> bool:
 
 
 class _Comparison:
-    """A comparison of two objects; modules and tensors that one of them has twice, the other has twice too."""
+    """A comparison of two objects; a module or tensor shared inside one must be shared in the same way in the other."""
 
     def __init__(self) -> None:
         self._pairs: set[tuple[int, int]] = set()

@@ -71,7 +71,7 @@ class ModuleFactory:
 
 
 def _with_memory(module: nn.Module, names: Collection[str]) -> nn.Module:
-    """Return the module, whose parameters `names` must have memory."""
+    """Return the module; raises ProfileError if one of the parameters `names` has no memory."""
     if any(tensor.is_meta for name, tensor in module.named_parameters(remove_duplicate=False) if name in names):
         raise ProfileError(
             "got a factory that keeps its module or makes it on the meta device, expected a new module with weights in "

@@ -103,9 +103,9 @@ def _backwards(op: Op) -> list[int]:
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
     """Return `rows` with a Send after each maker of a message, and its Recv at the current end of the receiver's list.
 
-    PyTorch has no word for the optimizer's Steps and the sums over stages before them, so they take no turn. A Reduce
-    is one turn of all replicas. If replicas have their Reduces in different orders, each takes its own turn, and the
-    checker finds the deadlock.
+    The ranks take turns, one op each. PyTorch has no word for the optimizer's Steps and the sums over stages before
+    them, so they take no turn. A Reduce is one turn of all replicas. If replicas have their Reduces in different
+    orders, each Reduce takes a turn of its own, and the checker finds the deadlock.
     """
     route, replicas = schedule.routes(), _replicas(schedule)
     lists: list[list[Op]] = [[] for _ in rows]

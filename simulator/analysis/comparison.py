@@ -22,8 +22,8 @@ class Quantity:
     Attributes:
         name: ``makespan_s``, ``bubble_fraction``, ``busy_s``, ``idle_s`` or ``peak_memory_bytes``.
         device: The device, or None for the whole run.
-        predicted: The predicted number; of two runs of a kind, the number of the first.
-        measured: The measured number; of two runs of a kind, the number of the second.
+        predicted: The predicted number, or the number of the first run if both are predicted or both measured.
+        measured: The measured number, or the number of the second run if both are predicted or both measured.
     """
 
     name: str

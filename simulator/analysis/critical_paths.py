@@ -256,7 +256,7 @@ class _Walk:
         yield from (_Cause(post.end_s, post) for post in posts[max(0, count - 1) : count])
 
     def _of_transfer(self, span: Span, op: Recv) -> Iterator[_Cause]:
-        """Yield the ops that posted it, and earlier traffic: a message of its channel, or a Reduce."""
+        """Yield the ops that posted the transfer, and earlier traffic: a message of its channel, or a Reduce."""
         yield self._reached(span)
         send = self._other_end.get(id(span))
         if send is not None:
@@ -265,7 +265,7 @@ class _Walk:
         yield from self._in_the_way(span, self._reduces_in_order[span.rank])
 
     def _of_reduce(self, span: Span) -> Iterator[_Cause]:
-        """Yield the ops that posted it, and earlier traffic."""
+        """Yield the ops that posted the Reduce `span`, and earlier traffic on its links."""
         replicas = self._replicas[id(span)]
         for replica in replicas:
             yield self._reached(replica)

@@ -37,9 +37,9 @@ class RunTime:
 
     Attributes:
         num_steps: Steps of the run.
-        known_s: When the loss of each step is known, of as many steps as were simulated [s].
-        period_s: Seconds per step: in the steady state, and of a run that was simulated whole on average, from the
-            first loss to the last.
+        known_s: Times when the losses of the first, simulated steps are known [s].
+        period_s: Seconds per step in the steady state. If the whole run was simulated, the mean from the first loss to
+            the last.
         makespan_s: Makespan of the whole run, with warm-up and drain [s].
     """
 

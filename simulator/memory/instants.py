@@ -137,7 +137,9 @@ def totals(devices: Int32s, times: Float64s, orders: Int32s, changes: npt.NDArra
 
 
 def seen_at_once(held: Totals, sizes: npt.NDArray[Any]) -> Sequence[int]:
-    """Return the totals to show, ascending: of each time the last, and before it the first largest, if it is larger.
+    """Return the indices of the totals to show, ascending.
+
+    For each time, this is the last total. If a total at the same time is larger, the first largest one is shown too.
 
     Args:
         held: The totals.

@@ -6,8 +6,8 @@
 
 The unit is the memory of one micro-batch on a device's share of the model (one of p stages on p devices): a chunk
 counts 1/v if each device has v of them, and a stage held by all p devices counts p. From the end of I to the end of
-W, and with R from F to R, it counts the share that is then held according to the costs. If the costs do not say it,
-it counts fully for W, and an input before its R counts nothing.
+W, and with R from F to R, it counts the share that is then held according to the costs. If the costs lack this share,
+the micro-batch counts fully until the end of W, and not at all from F to R.
 """
 
 from __future__ import annotations

@@ -127,9 +127,9 @@ class ActivationRoom:
         return all(self.most_held(row) <= limit for row, limit in zip(schedule.ops, self.limits, strict=True))
 
     def least_held(self, schedule: Schedule, rank: int) -> tuple[int, int]:
-        """Return a lower bound of a rank's peak memory over all orders, and its part beside activations.
+        """Return a lower bound of a rank's peak memory over all orders, and the part of it that is not activations.
 
-        If the micro-batches do not all fit at once, the last of them is in memory together with the gradients.
+        If the micro-batches do not all fit at once, the last one is in memory together with the gradients.
         """
         rebuilt = recomputing_stages(schedule)
         held = beside = 0

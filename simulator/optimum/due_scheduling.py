@@ -237,7 +237,7 @@ def other_choice(arrays: DueArrays, state: DueState, num_microbatches: int, limi
 def next_kind(
     arrays: DueArrays, state: DueState, num_microbatches: int, limit: int, rank: int, is_patient: bool, is_strict: bool
 ) -> tuple[int, bool, int]:
-    """Return the kind that a rank starts now, or -1; whether it has due dates; and when the rank looks again."""
+    """Return (kind to start now or -1, whether the kind has due dates, time of the rank's next choice)."""
     now = state.looks[rank]
     due, lacks_room, coming, filling = due_choice(arrays, state, num_microbatches, limit, rank, is_strict)
     if due < 0 and filling >= 0 and (not is_patient or now + arrays.ticks[filling] <= coming):

@@ -168,13 +168,13 @@ class _Copy:
 
     @cached_property
     def _ahead_s(self) -> list[float]:
-        """For each stage, the time from the start of F on the first to when its activation is there."""
+        """For each stage, the time from the start of F on the first stage to the arrival of its activation."""
         stages = range(self.form.num_stages - 1)
         return [0.0, *accumulate(self._seconds(Phase.FORWARD, stage) + self._crossing_s(stage) for stage in stages)]
 
     @cached_property
     def _behind_s(self) -> list[float]:
-        """For each stage, the time from the end of B or I there to that on the first."""
+        """For each stage, the time from the end of its B or I to the end of B or I on the first stage."""
         stages = range(self.form.num_stages - 1)
         return [0.0, *accumulate(self._back_s(stage) + self._return_s(stage) for stage in stages)]
 
@@ -184,7 +184,7 @@ class _Copy:
         return self._message_s(self.form.homes[stage][0], self.form.homes[stage + 1][0], message)
 
     def _return_s(self, stage: int) -> float:
-        """Return the time of its gradient on the way back, over a link that may be another."""
+        """Return the time of the gradient of a stage's output on the way back, perhaps over another link."""
         message = Message(Payload.GRADIENT, stage + 1, 0)
         return self._message_s(self.form.homes[stage + 1][0], self.form.homes[stage][0], message)
 

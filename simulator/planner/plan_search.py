@@ -169,7 +169,7 @@ class _Search:
         return self._summary(is_complete=is_complete)
 
     def _begin(self) -> None:
-        """Work out a bound below the cost of every candidate."""
+        """Compute a lower bound on the cost of each candidate, and queue the candidates that may fit."""
         possible = []
         for number, candidate in enumerate(self._judge.candidates()):
             bounded = self._judge.first(candidate, number)

@@ -136,15 +136,15 @@ def search_all(
     journal: Journal | None = None,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> tuple[Outcome, ...]:
-    """Return the outcome of every setting, in their order; outcomes in a journal are not searched again.
+    """Return the outcomes of the settings, in order; outcomes in a journal are not computed again.
 
     Args:
         settings: The settings, each once.
         judge: Evaluates a setting; can be sent to another process.
-        alike: Sort key, the same for settings with the same op lists; a process keeps its last lists, so they stay
-            neighbours if `settings` has them so.
+        alike: Sort key, equal for settings with the same op lists. Such settings are evaluated one after another,
+            because a process keeps its last lists.
         workers: Processes; 1 is this process.
-        runner: Another way to go through the settings, or None for processes of this machine.
+        runner: Runner that evaluates the settings, or None for processes of this machine.
         journal: Stores the outcomes, or None for no storage.
         tick: Callback with the fraction done.
     """

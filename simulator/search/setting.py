@@ -238,6 +238,6 @@ class Setting:
 
 
 def own_sources(settings: Iterable[Setting]) -> tuple[str, ...]:
-    """Return the files of the builders of a user's own among settings, each with its state."""
+    """Return the source of each user-defined builder among `settings`: its file and the state of the file."""
     entries = map(find, dict.fromkeys(setting.schedule for setting in settings))
     return tuple(sorted(entry.source for entry in entries if entry.is_own))

@@ -142,11 +142,11 @@ def data_parallel_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
 def dualpipe_idle_s(p: int, t_f: float, t_w: float, overlap: float = 0.0) -> float:
     """Return the idle time of the rank that is idle longest in DualPipe (DeepSeek-V3, arXiv:2412.19437, Table 2).
 
-    It is (p/2 - 1)(t_fb + t_b - 3 t_w), of links that take no time and t_f = t_i = t_b - t_w; a pair takes
+    It is (p/2 - 1)(t_fb + t_b - 3 t_w), for links that take no time and t_f = t_i = t_b - t_w. A pair takes
     t_fb = t_b + (1 - overlap) t_f. W longer than F fills no more of a wait than F would: it counts as t_f here.
 
     Args:
-        p: Ranks; of DualPipeV the stages, twice its ranks.
+        p: Number of ranks. For DualPipeV, the number of stages, which is twice the number of ranks.
         t_f: Seconds of F of one stage, and of I.
         t_w: Seconds of W of one stage.
         overlap: Hidden share of the shorter op of a pair, from 0 to 1.
@@ -210,7 +210,7 @@ def gems_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
 
 
 def _turns_s(rounds: int, t_f: float, t_b: float) -> float:
-    """Return the time of one step of filling and draining: once, and the difference of F and B in every round."""
+    """Return the time of one step of filling and draining: the shorter of F and B, plus their difference per round."""
     return min(t_f, t_b) + rounds * abs(t_b - t_f)
 
 
@@ -365,7 +365,12 @@ def hybrid_speedup(share: float, pipelined_speedup: float) -> float:
 
 
 def staleness_degree(num_register_pairs: int, stage: int) -> int:
-    """Return 2 (K - j + 1), forward stage j of K + 1, K pairs of pipeline registers (arXiv:1912.12675, section 4.1)."""
+    """Return the staleness 2 (K - j + 1) of forward stage j in 1 .. K + 1 (arXiv:1912.12675, section 4.1).
+
+    Args:
+        num_register_pairs: K, pairs of pipeline registers.
+        stage: j.
+    """
     return 2 * (num_register_pairs - stage + 1)
 
 

@@ -157,10 +157,10 @@ def smallest_advance(judge: Callable[[Setting], Outcome], setting: Setting) -> O
 
 
 def measure(problem: Problem, setting: Setting) -> SettingProfile:
-    """Return the profile of one setting that the equations start from, out of our model.
+    """Return the profile of the setting that the equations start from, as our model predicts it.
 
     Raises:
-        ScheduleError, ProfileError, SimulationError: The setting cannot be.
+        ScheduleError, ProfileError, SimulationError: The setting is impossible.
     """
     return profile_setting(timeline_of_setting(problem, setting), problem.costs(setting), setting.num_pipelines)
 
@@ -169,7 +169,7 @@ def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
     """Return the Timeline of one iteration of all pipelines, begun together, with its memory.
 
     Raises:
-        ScheduleError, ProfileError, SimulationError: The setting cannot be.
+        ScheduleError, ProfileError, SimulationError: The setting is impossible.
     """
     timeline = _of_all(problem, problem.costs(setting), setting).timeline
     assert timeline is not None, "the lists of all have one"

@@ -74,8 +74,9 @@ def gantt_figure(
 
     Args:
         timelines: At least one.
-        title: Above all; empty: the names of the schedules, the numbers of ranks and micro-batches, and the costs.
-        caption: Below it.
+        title: Title of the picture; empty: the names of the schedules, the numbers of ranks and micro-batches, and the
+            costs.
+        caption: Text below the chart.
         options: Visible parts.
         details: Details of each Timeline, for the title and the limits of memory; may be empty.
 

@@ -256,7 +256,7 @@ class SettingGrid:
 
     @property
     def quantities(self) -> tuple[ScaledQuantity, ...]:
-        """Time and memory; time alone, where no setting holds any byte that is known."""
+        """Time and memory, or time alone if no outcome has known bytes."""
         return (self.time, self.memory) if any(map(_bytes, self.outcomes)) else (self.time,)
 
     @property

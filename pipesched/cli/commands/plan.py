@@ -290,10 +290,10 @@ def _require_none(options: Sequence[str], what: str) -> None:
 
 
 def _require_flags_alone(out: Sequence[Path], *, explain: bool, is_json: bool) -> None:
-    """Refuse other answers than flags on stdout, and a file of flags.
+    """Refuse another output on stdout beside the flags, and an output file for the flags.
 
     Raises:
-        InputError: There is one.
+        InputError: Such an output is requested.
     """
     if is_json or explain:
         other = "--json" if is_json else "--explain"

@@ -219,7 +219,7 @@ def tune(
 
     A model is profiled here first, at the sizes of its possible micro-batches: the medians of three short profiles.
     Counts are lists and ranges: 1,2,4 or 8:64:x2. Batch, micro-batches M and times are per pipeline; N pipelines run at
-    once. Several pipelines are averaged elastically, which is another training. The answer has plain training unless
+    once. Several pipelines are averaged elastically, which trains differently. The answer has plain training unless
     --pipelines is given; the best setting with elastic averaging stands beside it. Exits with 1 if nothing fits.
     """
     from pipesched.workflows.tuning import require_same_layers, require_tuning

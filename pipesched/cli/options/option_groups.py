@@ -100,7 +100,7 @@ def _options_by_name(groups: Iterable[Any]) -> dict[str, str]:
 
 
 def _options(group: Any) -> Iterator[tuple[str, str, str | None]]:
-    """Yield parameter, name and option of each field of a group, and of each in it; None if it is no setting."""
+    """Yield (parameter, name, option) for each field of a group and of its subgroups; option None for no setting."""
     types, settings = get_type_hints(group, include_extras=True), declared(group)
     for name in _shown(group):
         if is_dataclass(types[name]):
@@ -230,7 +230,7 @@ Settings = Annotated[
 
 
 def file_option(text: str, suffixes: Sequence[str] = (), *names: str, is_repeatable: bool = False) -> Any:
-    """Return an option for an output file; `text` names its content, and the suffixes unless they are given."""
+    """Return an option for an output file; `text` names the content, and also the suffixes if `suffixes` is empty."""
     *others, last = suffixes or [""]
     colon = "," if ":" in text else ":"
     listed = f"{colon} {', '.join(others)} or {last}" if others else f"{colon} {last}" if last else ""

@@ -90,10 +90,10 @@ _KEYS = dict.fromkeys(("bound_seconds", "seconds"), "_s")
 
 
 def number_with_unit(name: str) -> str:
-    """Return the units of an option, and an example, for a value that is no number; empty without units.
+    """Return text with the units of an option and an example, for a value that is no number; empty without units.
 
     Args:
-        name: The option, as its function calls it.
+        name: The option's parameter name.
     """
     _, units, example = units_of(_KEYS.get(name, name))
     return "" if units == "%" else f", with a unit or without: {units}; try {example}"
@@ -104,7 +104,7 @@ def plain_value(value: Any, name: str, kind: str) -> Any:
 
     Args:
         value: The written value; the values of a repeatable option are left alone.
-        name: The option, as its function calls it.
+        name: The option's parameter name.
         kind: Its type, as typer shows it: ``<float>``, ``<float range>``, ``<sgd|adam>``.
     """
     if not isinstance(value, str):

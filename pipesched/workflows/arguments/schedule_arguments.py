@@ -67,7 +67,7 @@ def read_schedule_argument(
         is_held: Whether the lists are held in memory; if not, lists of a `Schedule` or of a name may be generated.
 
     Raises:
-        ArgumentError: None of these, a name without its counts, or counts beside lists that have them already.
+        ArgumentError: `schedule` is another object, a name lacks its counts, or lists come with counts.
         ScheduleError: No such schedule, counts that it cannot have, or a bad file.
         ProfileError: The file of a plan is bad, or its parts do not fit together.
     """

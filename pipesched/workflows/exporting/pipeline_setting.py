@@ -227,7 +227,8 @@ def estimate_comments(setting: PipelineSetting, has: Mapping[str, Collection[obj
 
     Args:
         setting: A setting.
-        has: The values that the trainer has of fields of `LayerSharding`; it has all values of other fields.
+        has: For some fields of `LayerSharding`, the values that the trainer supports. It supports all values of other
+            fields.
         trainer: Name of the trainer.
     """
     values = {name: getattr(setting.sharding, name) for name in has} if setting.is_estimated else {}

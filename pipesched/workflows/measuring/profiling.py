@@ -191,9 +191,9 @@ class RunProfileQuestion(RunFacts):
 def profile_from_runs(question: RunProfileQuestion) -> ProfileMeasurement:
     """Return a profile with the mean seconds of the stages of runs: F, B, I, W and Step.
 
-    Each layer of a stage is scaled alike, at every micro-batch size. Ops that no run had (I and W of a run with B
-    alone, a Step) are scaled as B, or stay; bytes, copies of weights and the slowdown of shared cores stay. Hand-over
-    and messages are no costs of layers: `costs_from_runs` has them.
+    Each layer of a stage is scaled alike, at every micro-batch size. If no run had I and W,
+    they are scaled as B. If no run had a Step, its seconds do not change. Bytes, copies of weights and the slowdown of
+    shared cores do not change. Hand-over and messages are no costs of layers: `costs_from_runs` has them.
 
     Args:
         runs: Measured Timelines of the model, or files of them, all cut into the same stages.
@@ -202,7 +202,7 @@ def profile_from_runs(question: RunProfileQuestion) -> ProfileMeasurement:
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
         ScheduleError: A file is no Timeline.
-        ProfileError: A Timeline is not measured, or of other stages; or the profile does not fit.
+        ProfileError: A Timeline is not measured, or has other stages; or the profile does not fit.
     """
     measured = costs_from_runs(question.runs, profile=question.profile, **values_of(question))
     costs = measured.costs

@@ -373,7 +373,7 @@ _cuts: Kept[Layers] = Kept(16)
 
 
 def _balanced_layers(setup: Setup, costs: CostSource, source: ScheduleSource) -> Layers:
-    """Return the layers of each stage with which a schedule is fastest, within a short search."""
+    """Return the number of layers of each stage in the fastest cut for a schedule that a short search finds."""
     schedule, cluster = source.schedule, setup.cluster_of(source.schedule, source.plan)
     size, compression, share = setup.microbatch_size, setup.message_compression, setup.input_share
 

@@ -163,7 +163,7 @@ class SweepResult:
         return Table(self.title, cells, "\n".join(lines))
 
     def _lines(self, top: int, notes: Sequence[str]) -> list[str]:
-        """Return the lines on idle devices, on stages of unequal layers among the first `top`, notes and refusals."""
+        """Return the lines on idle devices, on uneven stages of the first `top` settings, on notes, and on refusals."""
         uneven = SweepJudge(self.setup).uneven_cuts(self.fitting[:top])
         return [*self._idle_devices(), *uneven, *notes, *self.notes, *self._refusals()]
 

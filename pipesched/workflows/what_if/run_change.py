@@ -165,7 +165,7 @@ def _computations(ops: Sequence[Op]) -> list[Op]:
 def as_in_run(
     lists: Schedule, schedule: NamedSchedule | None, counts: ScheduleCounts, width: int = 1
 ) -> tuple[NamedSchedule, ScheduleCounts]:
-    """Return a schedule and its counts, with the run's where none are given.
+    """Return the schedule and its counts; the run provides the schedule or counts that are not given.
 
     Args:
         lists: Lists of the run.
