@@ -239,7 +239,7 @@ _RATE_FIELDS: dict[str, tuple[RateSchedule, ...]] = {
 def learning_faults(
     settings: LearningSettings, optimizer: str, num_steps: int, *, may_continue: bool = False
 ) -> Iterator[str]:
-    """Yield the settings that contradict another; arguments to change stand in backticks.
+    """Yield a message on each setting that contradicts another; backticks mark arguments to change.
 
     Args:
         settings: Settings, each of them valid.

@@ -13,7 +13,7 @@ def _is_command() -> bool:
 
 
 def _hear_at_once() -> None:
-    """Answer an interrupt with a line until `__main__` hears of it, however much is still to be imported."""
+    """Answer Ctrl-C with one line during the imports, until `__main__` installs its own handler."""
 
     def leave(*_: object) -> None:
         import os

@@ -25,5 +25,5 @@ class Span:
 
     @property
     def is_work(self) -> bool:
-        """Whether the span keeps its device busy: by the kind of its op, and for more than no time."""
+        """Whether the span keeps its device busy: its op runs on the device and takes time."""
         return occupies_device(self.op) and self.end_s > self.start_s

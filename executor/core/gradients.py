@@ -240,7 +240,7 @@ class GradientMean:
         sizes: Returns the sizes of the stage's Steps, from the first; unused with `scales`.
 
     Attributes:
-        num_lists: Runs of the list, all but the last without Steps, whose gradients a Step takes together.
+        num_lists: Number of runs of the list per Step; all but the last run have no Step.
     """
 
     def __init__(

@@ -187,7 +187,7 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting | None]:
     the end of the list, waits for the other replicas.
 
     Raises:
-        RankFailed: An op failed, or the list cannot continue; with rank, op and micro-batch.
+        RankFailed: An op failed, or the list cannot continue; the message names rank, op and micro-batch.
         RunEnded: A listener ends the run.
     """
     values: dict[Message, Value] = {}

@@ -16,7 +16,7 @@ LoweredLists: TypeAlias = Mapping[int, Iterable[Op]]
 
 
 def lists_of(schedule: Schedule, ranks: Collection[int]) -> LoweredLists:
-    """Return the lowered lists of `ranks`, all of which will be read, about as far at a time."""
+    """Return the lowered lists of `ranks`; the caller must read all of them, at about the same pace."""
     if schedule.is_lowered:
         return {rank: schedule.lists[rank] for rank in ranks}
     together = _Together(schedule, ranks)

@@ -5,8 +5,9 @@ rank, which has nothing left to import, and it reports the exit code of each ran
 the server can listen to the launcher meanwhile. The thread ends before the first fork, so that no fork inherits its
 locks. CUDA is not touched before the fork either. Where a fork is not enough, a rank is a fresh Python.
 
-The server outlives its launcher until it has ended the ranks and removed their folders. The end of the launcher
-continues a server that is stopped by a signal. The server adopts orphans of ranks, and ends them with the last rank.
+The server outlives its launcher until it has ended the ranks and removed their folders. If a signal
+has stopped the server, the end of the launcher continues it. The server adopts orphans of ranks, and ends them with the
+last rank.
 """
 
 from __future__ import annotations

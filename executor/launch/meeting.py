@@ -76,10 +76,10 @@ def _file_of_zeros(num_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def default_group(groups: Groups, rank: int, size: int, store: Store, patience: timedelta) -> Iterator[None]:
-    """Have the default group, which is gloo's, and in the end no group.
+    """Create the default group, over gloo, for the block, and destroy all groups afterwards.
 
-    Communicators of a failed rank are left to `abort_failed`: to destroy one waits for its kernels, which may wait for
-    another rank for ever; and the rank is to tell its error first.
+    `abort_failed` later aborts the communicators of a failed rank. The destruction of a communicator waits for its
+    kernels, which may wait for another rank forever, and the rank must report its error first.
     """
     is_over = False
     try:

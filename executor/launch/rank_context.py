@@ -164,7 +164,7 @@ class RankContext:
             meets: Whether all ranks start together.
 
         Raises:
-            RankFailed: An op failed; with rank, op and micro-batch.
+            RankFailed: An op failed; the message names rank, op and micro-batch.
         """
         begin(me)
         if meets:

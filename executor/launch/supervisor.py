@@ -112,7 +112,7 @@ class Processes:
             on_progress: Called regularly with the number of ops begun by all ranks; may raise to end the run.
 
         Raises:
-            RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
+            RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch.
         """
         with (
             ProgressPage.create(self._folder / "progress", len(self._ranks)) as self._progress_page,

@@ -54,7 +54,7 @@ def run_watched(job: WatchedJob[_Result]) -> _Result:
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
-        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch. All others are ended.
         ProfileError: A file names the model, which is not trusted.
     """
     spec = job.spec
@@ -76,7 +76,7 @@ def launch(spec: RunSpec, tick: Callable[[float], None] = lambda fraction: None)
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
-        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch. All others are ended.
         ProfileError: A file names the model, which is not trusted.
     """
     return run_watched(_Measuring(spec, tick))

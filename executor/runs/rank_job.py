@@ -142,7 +142,7 @@ class RankJob(ABC, Generic[_Result]):
         """Run the job; return the result in the first process, None elsewhere.
 
         Raises:
-            ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
+            ExecutionError: The job cannot run, or an op failed (the message names rank, op and micro-batch).
             ProfileError: There is no such model, or it cannot be built.
         """
         is_real = not self.spec.is_emulated

@@ -207,7 +207,7 @@ def _digests(spec: LoopSpec) -> dict[str, str]:
 
 
 def _require_equal(batch: Batch) -> None:
-    """Require the same batch in every process, as its inputs and its targets are read in different ones."""
+    """Require the same batch in every process, because different processes read the inputs and the targets."""
     digest = digest_of(tensor for value in (*batch.inputs, *batch.targets) for tensor in tensors_of(value))
     require_equal_digests(
         {"batch": digest},

@@ -53,7 +53,7 @@ def run_rank(
         The measurement, or the loss history of the training run, in the first process, or in all; None elsewhere.
 
     Raises:
-        ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
+        ExecutionError: The job cannot run, or an op failed (the message names rank, op and micro-batch).
         ScheduleError: The lists cannot finish, or do not exist for the number of steps.
         ProfileError: There is no such model, or it cannot be built.
     """

@@ -42,7 +42,7 @@ def measure_on_streams(
         model: The model of the run (default: looked up by name).
 
     Raises:
-        ExecutionError: The run cannot be built, or an op failed; with rank, op and micro-batch.
+        ExecutionError: The run cannot be built, or an op failed (the message names rank, op and micro-batch).
         ProfileError: There is no such model, or it cannot be built.
         ScheduleError: The lists cannot finish.
     """

@@ -56,7 +56,7 @@ def launch_training(
 
     Raises:
         ExecutionError: The checkpoint to resume from is damaged, or of another run; or `export` cannot be written.
-        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch. All others are ended.
         ProfileError: There is no such model, it cannot be built, or a file names it and it is not trusted.
     """
     tell = None if on_step is None else _once(on_step)
@@ -166,7 +166,7 @@ def scores_file(folder: Path, number: int) -> Path:
 
 
 def scores_line(microbatch: int, scores: Scores) -> str:
-    """Return one line of that file."""
+    """Return one line of a scores file."""
     return json.dumps([microbatch, scores.loss, scores.accuracy]) + "\n"
 
 
@@ -181,7 +181,7 @@ def phases_file(folder: Path) -> Path:
 
 
 def phase_line(num_steps: int, advance: int) -> str:
-    """Return one line of that file."""
+    """Return one line of the phases file."""
     return json.dumps([num_steps, advance]) + "\n"
 
 

@@ -201,7 +201,7 @@ class TrainingParts:
         return ending_early(lists, lambda: begun() * per_step, lambda size: run.part(begun(), size // per_step), reach)
 
     def leave_request(self) -> LeaveRequest | None:
-        """Return the decision when a run that is asked to leave is drained, or None if it is never drained for that."""
+        """Return the rule for draining a run that is asked to leave, or None if such a run is not drained early."""
         if self._settings is None or self.run.flush_steps is not None:
             return None
         return LeaveRequest(self.run.microbatches_per_step, self._settings.every, len(self.scores))

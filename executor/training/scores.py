@@ -81,7 +81,7 @@ class ScoreTable(Sequence[Scores]):
 def score(output: Any, target: Any, loss: Tensor) -> Tensor:
     """Return loss and accuracy of one output on its device, shape (2,), without waiting for them.
 
-    The accuracy is NaN unless each target is the number of one of the last dimension of the output.
+    The accuracy is NaN unless each target is a class number, an index into the last dimension of the output.
     """
     is_class = (
         isinstance(output, Tensor)

@@ -76,7 +76,7 @@ class Groups:
         return groups
 
     def _new_sum(self, ranks: Sequence[int]) -> Any:
-        """Make the group of a sum; under NCCL connect it, too, as the first sum would do so in no fixed order."""
+        """Make the group of a sum; under NCCL, connect it now, because first sums would connect in no fixed order."""
         if self._backend == "gloo":
             return dist.new_group(list(ranks))
         group = self._new(ranks, _plain_options)

@@ -282,7 +282,7 @@ def progress_lines(text: str) -> Iterator[Tick]:
 
 
 class _Lines:
-    """Interval between lines of progress [s]."""
+    """The lines of progress; `every_s` is the interval between two lines [s]."""
 
     every_s = 30.0
 

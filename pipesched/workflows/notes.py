@@ -1,4 +1,4 @@
-"""Notes on numbers that need caution: one rule each, which is silent without a doubt."""
+"""Notes on numbers that need caution: one function per rule; a rule without a doubt gives no note."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ A ring of r GPUs moves (r - 1) / r of the bytes over every GPU's link; an all-re
 Yuan, 2009). NCCL lays one ring through every network interface of the group in a node, and all rings run at once: k
 GPUs per node have k interfaces, and each interface carries 1 / k of the bytes between nodes. An all-reduce over
 two nodes takes NCCL's double tree, whose halves move the bytes once in each direction. An all-to-all sends 1 / r of its
-bytes to every GPU. If each node and each GPU gets one of k copies, of which each part is as likely to need one as any
-other, n (1 - (1 - 1 / n)^k) of n parts get one (DeepEP: github.com/deepseek-ai/DeepEP).
+bytes to every GPU. If k copies go to n equally
+likely receivers (nodes or GPUs), n (1 - (1 - 1 / n)^k) of the receivers get at least one copy (DeepEP:
+github.com/deepseek-ai/DeepEP).
 
     bandwidth  bytes moved / (share of the bandwidth), of the slower of both links
     latency    rounds of a ring; an all-reduce between nodes may take a tree, of 2 log2(nodes) rounds between nodes

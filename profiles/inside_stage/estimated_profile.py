@@ -104,9 +104,10 @@ def estimated_profile(
     """Return the estimated profile of a transformer on one GPU of a stage.
 
     benchmarks/results/published.md compares estimates with published runs. The layers are the embedding, the blocks,
-    blocks of multi-token prediction and the head, which belong to one stage. A tied head has weights of its own on the
-    last of several stages alone. The first and the last stage then sum the gradients of both copies, and so they do if
-    blocks of multi-token prediction have a copy of the embedding (Megatron-LM).
+    blocks of multi-token prediction and the head; prediction and head belong to one stage. A tied head has a second
+    copy of its weights if it is on another stage than the embedding. The first and the last stage then sum the
+    gradients of both copies. They also do so if blocks of multi-token prediction have a copy of the embedding
+    (Megatron-LM).
 
     Args:
         shape: The model.

@@ -201,7 +201,7 @@ def _round(
 
 
 def _beyond(start: KernelCurve, end: KernelCurve, knobs: Sequence[_Knob]) -> KernelCurve:
-    """Return the curve as far behind `end` as `start` is before it."""
+    """Return an extrapolated curve: the step from `start` to `end`, repeated once more."""
     curve = end
     for knob in knobs:
         first, last = getattr(start, knob.name), getattr(end, knob.name)

@@ -286,7 +286,7 @@ class LayerMaker:
             )
 
     def _logits_bytes(self) -> int:
-        """Return the bytes of gradients in the backward of the logits: their own, and two of the gathered input."""
+        """Return the bytes of gradients in the backward of the logits: of the logits, and twice the gathered input."""
         scores = self.tokens * -(-self.shape.vocab // self.sharding.tensor)
         # Megatron-LM turns the kept probabilities into their gradient in place, PyTorch's own loss makes a new one
         gradient = self.element_bytes + (0 if self.sharding.has_fused_pointwise else FLOAT32_BYTES)

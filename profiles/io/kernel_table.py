@@ -150,17 +150,19 @@ def attention_operator(
     *,
     backward: bool = False,
 ) -> Operator:
-    """Return causal attention, of which half of the square counts; it moves its inputs and results, and float32 sums.
+    """Return the operator of causal attention.
+
+    Its operations are half of the square of attention. It moves its inputs, its results and float32 sums.
 
     Args:
-        samples: Samples.
+        samples: Number of samples.
         tokens: Tokens of a sample.
         heads: Heads of queries.
         kv_heads: Heads of keys and values.
         width: Width of a head of queries and keys.
         value_width: Width of a head of values.
         element_bytes: Bytes of an element.
-        backward: Whether it is the backward.
+        backward: Whether the kernel is the backward.
     """
     flops = samples * heads * tokens**2 * (width + value_width)
     moved = (heads + kv_heads) * (width + value_width)

@@ -273,8 +273,8 @@ def _measure_steps(
 ) -> list[tuple[float, LayerWork]]:
     """Return the seconds of a step and of the other work on the weights of each layer; 0 without weights.
 
-    Each kind of work covers the whole chain before the next, so that it finds the caches as cold as in a run. Every
-    step has the gradients of the passes before, and the passes behind add to them.
+    Each kind of work covers the whole chain before the next, so that it finds the caches as cold as in a run. A step
+    uses the gradients of the passes before it; the passes after it add to these gradients.
     """
     gradients = [(parameter, parameter.grad) for layer in chain.layers for parameter in layer.parameters()]
 

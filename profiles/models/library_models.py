@@ -61,7 +61,7 @@ class _Tokens:
         return {"input_ids": tokens[:, :-1].contiguous()}, tokens[:, 1:].contiguous()
 
     def translated(self, num_samples: int, seed: int, is_held_out: bool = False) -> tuple[Any, Tensor]:
-        """Return tokens, the tokens after them for the decoder, and the next token of each of these."""
+        """Return (encoder tokens and the following decoder tokens, the next token of each decoder token)."""
         tokens = self.draw(num_samples, 2 * self.context + 1, seed, is_held_out)
         inputs = {"input_ids": tokens[:, : self.context], "decoder_input_ids": tokens[:, self.context : -1]}
         return {key: part.contiguous() for key, part in inputs.items()}, tokens[:, self.context + 1 :].contiguous()

@@ -26,7 +26,7 @@ def tensors_of(value: Value) -> list[Tensor]:
 
 
 def gets_gradient(value: Value, tensor: Tensor) -> bool:
-    """Return whether the gradient of `tensor` crosses the boundary that `value`, with this tensor, has crossed.
+    """Return whether the gradient of `tensor`, a part of `value`, is sent back over the boundary that `value` crossed.
 
     A tensor alone gets a gradient even if nothing before the boundary learns from it.
     """

@@ -141,7 +141,7 @@ class PartitionedStages:
 def by_time(
     profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int, num_chunks: int = 1
 ) -> PartitionedStages:
-    """Return the stages with the fastest slowest stage, at the speed and within the memory of the devices.
+    """Return the stages that minimize the time of the slowest stage, within the memory and at the speed of the devices.
 
     Stage s is on device s mod `num_devices`. Memory is counted for 1F1B, where stage s of p has p - s micro-batches in
     flight. With several chunks per device, single layers are moved to reduce the work of the busiest device. Memory is

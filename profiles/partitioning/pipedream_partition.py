@@ -115,10 +115,10 @@ def replicated_partition(
     stage_bytes: StageBytes | None = None,
     prefixes: Prefixes | None = None,
 ) -> tuple[ReplicatedStage, ...]:
-    """Return the stages, and the devices of each, with the fastest slowest part; the result is exact.
+    """Return the stages and their devices that minimize the time of the slowest part; the result is exact.
 
-    Of equally fast partitions, it returns the one with a single stage, else with the fewest groups in the last stage,
-    else with the earliest first layer of the last stage.
+    Of equally fast partitions, the one with a single stage is returned, else the one with the fewest groups in the last
+    stage, else the one with the earliest first layer of the last stage.
     The search takes layers^3 x groups^2 steps for each level but the last, and layers^2 x groups^2 for the last. If
     groups differ or memory is limited, the levels below are solved once for each sequence of neighbouring groups.
 
@@ -341,7 +341,7 @@ class Tables:
         return chain.tables[key]
 
     def _stage(self, first: int, last: int, own: int, count: int, transfer_s: float) -> list[ReplicatedStage]:
-        """Return the stages of layers that are one stage at this level, and maybe a pipeline in the level below."""
+        """Return the stages of layers that form one stage at this level, and perhaps a pipeline at the level below."""
         chain, below = self._chain, self._below(own, count)
         if isinstance(below, Tables):
             inner = below.stages(first, last)

@@ -163,7 +163,9 @@ def _overlap(ranges: Sequence[Sequence[NamedRange]]) -> bool:
 
 
 def _share(lanes: TraceLanes, members: Sequence[Sequence[TraceLane]], ranks: Sequence[RankTrace]) -> None:
-    """Add the lanes without passes to their ranks, by rank, thread or process; other kernels go by their ids.
+    """Add each lane without passes to the ranks with the same rank number, thread or process.
+
+    A lane of kernels without such a rank goes to all ranks, which find their kernels by id.
 
     Raises:
         ProfileError: Several ranks launched kernels with the same ids, and their lanes have no rank or process.

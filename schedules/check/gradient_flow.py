@@ -67,7 +67,7 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
 
 
 def _partly_summed(schedule: Schedule, content: Summed) -> Iterator[Finding]:
-    """Yield stages that lack a sum over stages, or have one that is not of theirs."""
+    """Yield a finding for each stage that lacks a sum over stages, or has a sum that it is not part of."""
     missing, others = misplaced_sums(schedule, content)
     for rank, stage in missing:
         text = f"{Reduce(stage, content)} is missing before {Step(stage)}, which waits for it on other stages or ranks"

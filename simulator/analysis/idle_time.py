@@ -11,9 +11,9 @@ A gap between two works of a device is charged to the waits of the op that ends 
     downstream  a gradient was still being computed
     busy_link   it was made, but the channel was busy or the receiver's buffer not posted
     transfer    it was travelling; or an earlier message of the rank was, and the Send kept its rank
-    hand_over   the sender was posting it; or it was there, and the rank was posting, taking it, or between two ops
+    hand_over   the sender was posting it; or it had arrived, and the rank was posting, taking it, or between two ops
     collective  a Step waited for its Reduce: the replicas were late, or the gradients travelling
-    overhead    everything was there; none in a prediction
+    overhead    all inputs had arrived; 0 in a prediction
     cooldown    after the device's last work
 
 The instants are clamped into the gap, so that the charges add up to it whatever the clocks of a measured run say. A
@@ -148,7 +148,7 @@ class _Charges:
             self._ranks[device].append(rank)
 
     def of_device(self, device: int, *, has_parts: bool = False) -> tuple[list[float], tuple[IdlePart, ...]]:
-        """Return the seconds of each cause and busy ones, and the parts of its idle time, if wanted."""
+        """Return (idle seconds of each cause, then busy seconds) and, if `has_parts`, the parts of the idle time."""
         works: list[machine_code.Int64s] = []
         late: list[tuple[int, float]] = []
         ranks = self._ranks[device]
@@ -208,7 +208,7 @@ class _Charges:
         return OwnTimes(np.array(begins, np.int32), np.array(starts_s), np.array(ends_s))
 
     def _left(self, hand_overs: Sequence[HandOver], ops: OpColumns) -> Any:
-        """Return when each Send is off its rank's hands [s], where that takes time; nothing where it does for none."""
+        """Return the time when the rank has posted each Send [s]; empty if posting takes no time anywhere."""
         if not hand_overs:
             return np.empty(0)
         left_s: dict[tuple[int, Op], float] = {(h.rank, h.op): h.end_s for h in hand_overs if isinstance(h.op, Send)}
@@ -233,7 +233,8 @@ def _numbered(microbatches: machine_code.Int32s) -> tuple[machine_code.Int32s, i
 def _awaited(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, list[int]]]:
     """Return the awaited cell of each Step and computation, and for each rank the Reduces that no Step waits for.
 
-    A Step waits for the Reduce of its stage before it, a computation for the Unshard; of an Overlap its first cell.
+    A Step waits for the Reduce of its stage before it, and a computation for the Unshard. The cell of an
+    Overlap is its first.
     """
     waits: dict[int, int] = {}
     left: dict[int, list[int]] = {}

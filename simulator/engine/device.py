@@ -131,7 +131,7 @@ class SharedDevice(SimulatedDevice):
 def simulated_devices(
     env: Environment, cluster: Cluster, rank_to_device: Sequence[int], slowdown: float
 ) -> dict[int, SimulatedDevice]:
-    """Return the devices that have ranks, by number: one with a rank of its own is slowed by messages only."""
+    """Return the devices that have ranks, by number; only messages slow a device with a single rank."""
     devices: dict[int, SimulatedDevice] = {}
     for device, num_ranks in Counter(rank_to_device).items():
         speed = cluster.devices[device].speed

@@ -212,8 +212,9 @@ def search_interval(
 def _best(training: CheckpointedTraining) -> int:
     """Return the steps between two checkpoints with which a run is expected to take the least seconds.
 
-    With n checkpoints, equal intervals take the least, as the seconds of an interval are convex in its steps. So one
-    of num_steps / n, rounded up, is the best: about twice the root of num_steps of them differ.
+    With n checkpoints, equal intervals take the least time, because the seconds of an interval are convex in its steps.
+    So the best number of steps is num_steps / n, rounded up, for some n. Only about 2 sqrt(num_steps) of these numbers
+    differ.
     """
     root = math.isqrt(training.num_steps)
     equal = {-(-training.num_steps // count) for count in range(1, root + 1)}

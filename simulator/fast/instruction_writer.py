@@ -48,7 +48,7 @@ class WrittenProgram(NamedTuple):
     Attributes:
         counts: Numbers of instructions, transfers, reductions, durations, channels and distinct messages, to be written
             in the end.
-        begins: R + 1 numbers: where the instructions of each rank begin, and the end.
+        begins: R + 1 numbers: the index of each rank's first instruction, then the number of instructions.
         kinds: Kind, by instruction.
         targets: Transfer or reduction that is posted or waited for, by instruction.
         takes: Duration, by instruction.
@@ -60,8 +60,8 @@ class WrittenProgram(NamedTuple):
         size_cells: A cell that posts a message, for each distinct message without its micro-batch.
         senders: Rank that sends, by channel.
         receivers: Rank that receives, by channel.
-        reduced: Number of the group, by reduction: stage, plus the number of stages times the number of the content; of
-            an Unshard, the number of contents plus the rank in place of the content.
+        reduced: Number of the group, by reduction: stage + content number x number of stages. For an Unshard, the
+            content number is the number of contents plus the rank.
     """
 
     counts: list[int]
@@ -158,11 +158,11 @@ class CellNumbers(NamedTuple):
     """The numbers of each cell in the program.
 
     Attributes:
-        own: Transfer of a Send or Recv, reduction of a Reduce or Unshard, duration of an op that works; of an Overlap,
-            the first of its three.
+        own: Transfer of a Send or Recv, reduction of a Reduce or Unshard, duration of an op that works, or the first of
+            the three durations of an Overlap.
         awaited: Reduction that a Step or a computation waits for, or a Reduce before it is posted; -1 at first. Empty
             without reductions.
-        at_end: Of a Reduce, the reduction that the end of the list waits for; -1 at first. Empty without reductions.
+        at_end: For a Reduce, the reduction that the end of the list waits for; -1 at first. Empty without reductions.
     """
 
     own: list[int]

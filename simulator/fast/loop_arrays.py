@@ -191,7 +191,7 @@ class State(NamedTuple):
 
 
 class LoopArrays(NamedTuple):
-    """All that the loops are given."""
+    """All inputs of the loops."""
 
     instructions: Instructions
     transfers: Transfers

@@ -132,7 +132,7 @@ def held_on_devices(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...
 def _states(
     program: Program, rows: Lifetimes, num_bytes: npt.NDArray[Any]
 ) -> tuple[machine_code.Int64s, npt.NDArray[np.bool_], npt.NDArray[Any]]:
-    """Return the numbers of the times at which ranks hold something else, whether these are inside, and sums so far."""
+    """Return the numbers of the times when held bytes change, whether each is inside an op, and the bytes then held."""
     columns, num_numbers = program.schedule.columns, len(program.kinds)
     posted, begun, over = (spread(columns.codes, column) for column in program.spans)
     instants = Instants(columns.cells, posted, begun, over, 0.0)

@@ -113,7 +113,7 @@ def several(scenario: Scenario) -> Inexact:
 
 
 def longer_times(schedule: Schedule) -> Iterator[int]:
-    """Yield the lengths of the longer runs, as multiples: twice, four times and so on, at least one."""
+    """Yield the lengths of the longer runs as multiples of the given run: 2, 4 and so on, at least one."""
     times, cells = 2, 2 * schedule.num_stages * schedule.num_microbatches
     while times == 2 or times // 2 * cells <= _MOST_CELLS:
         yield times

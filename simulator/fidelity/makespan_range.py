@@ -87,7 +87,7 @@ def makespan_range(
 
 
 def _work_s(schedule: Schedule, rank: int, costs: StageCosts, cluster: Cluster) -> Iterator[float | None]:
-    """Yield the seconds of each op of a rank's list; None of one that takes none of its own."""
+    """Yield the seconds of each op of a rank's list, or None for an op without work of its own."""
     speed, stashing = cluster.devices[schedule.rank_to_device[rank]].speed, stashing_steps(schedule.ops[rank])
     for index, op in enumerate(schedule.ops[rank]):
         if isinstance(op, WorkOp):

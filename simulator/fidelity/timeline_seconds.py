@@ -12,9 +12,9 @@ the usual lateness: the median of the messages of its boundary whose reader had 
 A sum of gradients is treated like a message. A rank has posted its Reduce when it continues, after it has copied its
 gradients. So the rank that posts last waits for the whole sum too, if its Step comes next. The ranks of a sum are one
 boundary: the sum ends for all of them at once.
-If a reader really posted its buffer later than its list has it (PyTorch's 1F1B), the message is on its way only from
-then on: the reader's wait counts, in the usual run the median wait of the boundary.
-When a message would have been handed over follows from the network that the prediction supposes.
+A reader may post its buffer later than its list says (PyTorch's 1F1B). Then the message leaves only at that time, and
+the reader's wait counts; the usual run takes the median wait of the boundary.
+The network that the prediction supposes determines when a message would have been handed over.
 """
 
 from __future__ import annotations

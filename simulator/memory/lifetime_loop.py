@@ -38,7 +38,7 @@ class Lifetimes(NamedTuple):
         parts: Part of the bytes, by row.
         stages: Stage of the bytes, by row.
         since: Point from which on they are held, by row.
-        until: Point up to which they are held, by row; not after `since`, they are not held at all.
+        until: Point up to which they are held, by row; if it is not after `since`, they are not held at all.
     """
 
     begins: Int32s
@@ -71,8 +71,9 @@ class KnownPosts(NamedTuple):
 
     Attributes:
         peers: Number of the peer of its rank (`KnownPeers`).
-        links: Next Send to the same peer; of a Recv its Send; -1 at first.
-        counts: Number of earlier Recvs from the peer; of a Send the messages of the peer that its rank has used.
+        links: For a Send, the next Send to the same peer; for a Recv, its Send; -1 at first.
+        counts: For a Recv, the number of earlier Recvs from the peer; for a Send, the number of the peer's messages
+            that the rank has used.
         freed: Cell at whose start the message of a Send is freed; -1 at first.
     """
 

@@ -14,7 +14,7 @@ The kinds, and when each is held:
     weight_versions  a copy of the weights that a Step overwrites while a later op still reads them, from the Step to
                      the end of the last such op; a predicted copy from the start of its op to just after its end
     reference        of stages that are averaged: one reference model on the device, always
-    updates          of such a stage, each rank's: a place for its update, or the weights before its Step, always
+    updates          of such a stage, for each rank: room for its update, or the weights before its Step, always
     gradients        `gradient_bytes`, by default as many as of the weights, from the end of a stage's first B or W to
                      the end of its next Step; `kept_gradient_bytes` always
     activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
@@ -91,7 +91,7 @@ _ROWS_OF = (5, 4, 3, 2, 2, 3)
 
 
 class Part(IntEnum):
-    """A part of the bytes of a stage, as the loop numbers them; the saved ones need no place where F saves the output.
+    """A part of the bytes of a stage, as the loop numbers them; a ``*_SAVED`` part is 0 if F saves the output anyway.
 
     The activations of a micro-batch, by the ops between which they are held:
 

@@ -7,7 +7,7 @@
     gradients                             100 ───────────── 0
     samples       130   160               230         200   100
 
-That is a stage of 100 bytes of weights, with 30 bytes of activations of each micro-batch: a sample wherever the sum
+The stage has 100 bytes of weights, and 30 bytes of activations per micro-batch. A sample is taken wherever the sum
 changes.
 """
 
@@ -148,7 +148,7 @@ def with_memory(timeline: Timeline, costs: StageCosts, schedule: Schedule, *, bu
 
 
 def iteration(timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Estimate:
-    """Return the time of an iteration and the memory over it, in which the Timeline has its memory too.
+    """Return the time and memory of an iteration, with a Timeline that includes the memory samples.
 
     Without bytes in the costs there are neither peaks nor samples.
 
@@ -156,7 +156,7 @@ def iteration(timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster
         timeline: The Timeline of `schedule`, lowered, with all pipelines.
         schedule: Schedule with the number of stages.
         costs: Seconds and bytes of every stage.
-        cluster: Says how much memory the devices have.
+        cluster: Devices, with their memory.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.

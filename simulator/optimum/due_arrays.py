@@ -15,7 +15,7 @@ from pipesched.simulator.optimum.order_problem import OrderProblem, is_phase
 
 
 class _Turn(Enum):
-    """The position of an op's micro-batch, as `load_of` counts; a single one is the first."""
+    """The position of an op's micro-batch in the batch, as `load_of` counts; a single micro-batch is FIRST."""
 
     BETWEEN = 0
     FIRST = 1

@@ -24,13 +24,13 @@ _BUSIEST = 0.99
 
 
 class _End(NamedTuple):
-    """An end of the batch; micro-batches count from it, and times.
+    """One end of the batch; micro-batches and times are counted from this end.
 
     Attributes:
-        heads: When ops start at the earliest.
+        heads: Earliest start of each op.
         hint: Starts in a known order.
         parts: The memory parts of each rank.
-        is_last: Whether it is the last end.
+        is_last: Whether this is the end of the batch, and not its start.
     """
 
     heads: OpTimes

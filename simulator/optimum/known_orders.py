@@ -96,11 +96,13 @@ def orders_of_choices(
     costs: StageCosts,
     excess: Excess | None = None,
 ) -> list[KnownOrder]:
-    """Return the known orders of a problem in which some R may be left out, the shortest of each name, made quickly.
+    """Return known orders of a problem in which some R may be left out; for each name, the shortest order.
+
+    A quick search makes the orders.
 
     Args:
-        problem: With all that may be left out.
-        choices: The same without some of it, and the lists of that.
+        problem: The problem with all optional R.
+        choices: Problems without some of the optional R, each with its lists.
         costs: The costs of the stages.
         excess: Same as in `known_orders`.
     """

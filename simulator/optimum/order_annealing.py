@@ -3,9 +3,9 @@
     rank 0   F0 F1 F2 .. .. B0 F3            the critical path: each op of it begins when the one before it ends
     rank 1   .. F0 F1 B0 F2 .. B1            here F0 F0 F1 B0 F2, so F1 and B0 may change places, or B0 and F2
 
-Only where two ops follow one another on a rank on the critical path can a move make the whole shorter (van Laarhoven,
-Aarts and Lenstra, Operations Research 1992). One of them is moved past the other, or past a few more, if the rank has
-the room and no rank waits for itself then; a longer order is kept by chance, ever more rarely.
+A move can shorten the whole only if it swaps two ops that follow one another on a rank on the critical path (van
+Laarhoven, Aarts and Lenstra, Operations Research 1992). A move takes one op past the other, or past a few more. It must
+fit into the memory of the rank, and no rank may wait for itself. A longer order is kept by chance, ever more rarely.
 """
 
 from __future__ import annotations
@@ -206,12 +206,12 @@ def anneal_order(
     Args:
         arrays: The problem.
         state: Orders that can run and fit; the other fields may have any values.
-        message_state: Of any values.
+        message_state: Buffers for the check of messages, with any values.
         num_microbatches: Micro-batches.
         num_tries: Moves to try.
         warmth: Extra length of an order that is first kept with probability 1 / e [ticks].
         critical_share: Share of the moves that is on the critical path; the rest is anywhere, which makes room.
-        least: When to stop [ticks].
+        least: Lower bound: stop at an order of this length [ticks].
         seed: Seed of the random numbers.
     """
     current = fewest = ordered_ticks(arrays, state, num_microbatches)

@@ -6,11 +6,11 @@
     0F ──> 0R ──> 0I, where stage 0 recomputes; which stages do so for all micro-batches may be left open
 
 All micro-batches are alike, so the ops of one phase on one stage run in the order of micro-batches: renumbering changes
-no time and no memory. The open question is how a rank's phases and stages take turns. If the micro-batches of a stage
-differed (some recomputed, some not), one that is kept could pass one that is not: their order would be open, too.
+no time and no memory. The open question is how a rank's phases and stages take turns. If a stage
+recomputed some micro-batches and not others, one micro-batch could overtake another: their order would be open, too.
 
-Times are whole ticks, rounded down. An order of the real ops is then one of the rounded ones that ends no later
-(round every start down, too), so a bound of the rounded problem is one of the real problem.
+Times are whole ticks, rounded down. Every order of the real ops is then also an order of the rounded ops, with every
+start rounded down, and ends no later. So a bound of the rounded problem is a bound of the real problem.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def lists_of_candidate(candidate: Setting, costs: StageCosts) -> Schedule:
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
-        SimulationError: They would be too long.
+        SimulationError: The lists would be too long.
     """
     order, steps = candidate.order, steps_of(candidate)
     lists = _lowered_tied(order, steps, costs.tied_stages) if costs.tied_bytes else lowered(order, steps)
@@ -125,7 +125,7 @@ def lists_of_copy(candidate: Setting) -> Schedule:
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
-        SimulationError: They would be too long.
+        SimulationError: The lists would be too long.
     """
     lists = lowered(replace(candidate, width=1).order, steps_of(candidate))
     devices = tuple(candidate.device(rank, 0) for rank in range(candidate.num_ranks))

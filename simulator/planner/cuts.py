@@ -54,7 +54,7 @@ class Cuts:
         return self.costs(candidate.partition, candidate.size, candidate.compression)
 
     def balanced(self, size: int, speeds: tuple[float, ...], stages: tuple[tuple[int, ...], ...]) -> Partition:
-        """Return stages whose busiest rank is as fast as moving single layers makes it.
+        """Return stages with little work on the busiest rank, found by moving single layers between stages.
 
         Args:
             size: Samples in a micro-batch.
@@ -71,7 +71,7 @@ class Cuts:
         return self._balanced[key]
 
     def smallest(self, size: int, stages: tuple[tuple[int, ...], ...]) -> Partition:
-        """Return stages of which the rank with most bytes holds as little as moving single layers makes it."""
+        """Return stages with few bytes on the fullest rank, found by moving single layers between stages."""
         key = (size, stages)
         if key not in self._smallest:
             num_stages = 1 + max(map(max, stages))

@@ -261,7 +261,7 @@ def least_bytes(form: Form, cut: StageCut, num_microbatches: int, costs: KindCos
 
 @lru_cache(maxsize=4096)
 def _held_at_once(form: Form, num_microbatches: int) -> tuple[int, ...]:
-    """Return the most forwards of any of its stages whose backward has not begun, on each rank; 1 with Overlaps."""
+    """Return, for each rank, the most forwards whose backward has not begun; 1 if the schedule has Overlaps."""
     lists = build_generated(form.schedule, form.num_ranks, num_microbatches, form.num_chunks).held()
     columns = lists.columns
     if columns.num_overlaps:

@@ -154,9 +154,10 @@ class LayoutJudge:
         return split if split.zero == _GATHERS else self._without_gathers(split)
 
     def _costs_of(self, split: LayerSharding, size: int) -> tuple[KindCosts, ...]:
-        """Return the costs of a layer of each kind; with ZeRO-3 two, none of which is more than its part of a stage.
+        """Return the costs of a layer of each kind for a lower bound; with ZeRO-3, two such costs.
 
-        A gather beside a layer slows it, and a pass takes as long as its gathers. Sums of gradients count nothing.
+        Each of the two is a lower bound of the layer's part of a stage. In the first, a gather slows the layer beside
+        it. In the second, a pass takes as long as its gathers. Sums of gradients count as free.
         """
         if (split, size) not in self._costs:
             costs, gathers_s = self._of_kinds(split, size)

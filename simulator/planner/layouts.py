@@ -192,7 +192,7 @@ def no_layout(request: LayoutRequest) -> ProfileError:
 
 
 def _forms(request: LayoutRequest, depth: int) -> Iterator[Form]:
-    """Yield the schedules of a depth whose stages are at most the layers, embedding and head included."""
+    """Yield the schedules of a depth with no more stages than layers, embedding and head included."""
     for name in request.schedules if depth > 1 else ("1f1b",):
         entry = find(name)
         for chunks in request.chunks if entry.traits.takes_chunks else (None,):

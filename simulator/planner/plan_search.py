@@ -123,7 +123,7 @@ def search_plans(
 
 
 def _clock_s() -> float:
-    """Return the time of a clock that stands while loops are compiled [s]."""
+    """Return the time of a clock that stops while loops are compiled [s]."""
     return monotonic() - machine_code.compiling_s()
 
 

@@ -94,8 +94,8 @@ def require_plannable(request: Request) -> None:
     """Refuse, in one line, a request without any possible candidate.
 
     Raises:
-        ProfileError: Depths of more stages than layers or that the devices cannot be dealt out to, or a batch that
-            cannot be cut into micro-batches that the profile covers.
+        ProfileError: All depths have more stages than layers or do not divide the devices, or the batch cannot be cut
+            into micro-batches that the profile covers.
     """
     counts, num_layers = _device_counts(request.cluster, request.fewer), len(request.profile.layers)
     depths = sorted({depth for count in counts for depth in divisors(count)})
@@ -183,7 +183,7 @@ def _replicated(request: Request, name: str, num_devices: int) -> Iterator[Setti
 
 
 def _device_counts(cluster: Cluster, fewer: bool) -> tuple[int, ...]:
-    """Return the allowed numbers of devices: all; or also numbers that leave whole nodes, or part of one."""
+    """Return the allowed numbers of devices: all devices; with `fewer` also any part of one node, and whole nodes."""
     count = len(cluster.devices)
     if not fewer:
         return (count,)

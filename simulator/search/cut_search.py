@@ -1,8 +1,12 @@
-"""Search the cut of layers into stages that takes the least time, near cuts that balance the ranks.
+"""Search for the fastest cut of layers into stages, starting near cuts that balance the ranks.
 
-cost     5   6*   7        a cut that was simulated (*) puts its neighbours, one layer moved, under their bound and
-↓                 plus its loss over its own bound; the cheapest comes next, and is simulated unless its
-5*  6    6   7    bound is above the best known cost
+    cost     5   6*   7        * simulated
+             ↓
+             5*  6    6   7
+
+The cheapest cut comes next. It is simulated unless its bound is above the best known cost. A simulated cut queues its
+neighbours, in which one layer is moved. The expected cost of a neighbour is its bound plus the excess of the simulated
+cut over its own bound.
 """
 
 from __future__ import annotations

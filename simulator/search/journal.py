@@ -41,13 +41,14 @@ class Journal:
 
         Args:
             path: Path of the file.
-            problem: All that the outcomes depend on but their settings; another one has another ``repr``.
-            expected: Description of such a file's search, for messages.
+            problem: Everything but the settings that determines the outcomes; problems that differ have different
+                ``repr``.
+            expected: Description of the search that the file should be from, for messages.
 
         Raises:
-            SimulationError: It is no journal, or of another problem.
-            ProfileError: It cannot be read.
-            ScheduleError: It cannot be written.
+            SimulationError: The file is no journal, or belongs to another problem.
+            ProfileError: The file cannot be read.
+            ScheduleError: The file cannot be written.
         """
         self._path = Path(path)
         self.known: dict[Setting, Outcome] = {}

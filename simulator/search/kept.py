@@ -1,4 +1,4 @@
-"""The last used objects that were made of others, found by the identity of these."""
+"""A cache of the last used objects, found by the identities of the objects from which they were made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MadeT = TypeVar("MadeT")
 
 @final
 class Kept(Generic[MadeT]):
-    """The last used objects; a hash of the op lists or layers that they are made of would take longer than a look.
+    """A cache of the last used objects, by source identity: to hash their op lists or layers would take too long.
 
     Args:
         most: Most objects that are kept.

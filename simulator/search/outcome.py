@@ -87,17 +87,17 @@ class Outcome:
 
     @property
     def fits(self) -> bool:
-        """Whether it can be taken."""
+        """Whether the setting can be used: nothing refuses it, and it does not exceed the memory."""
         return self.reason is None
 
     @property
     def s_per_microbatch(self) -> float | None:
-        """The seconds over the micro-batches of a swept setting [s]."""
+        """The seconds per micro-batch of a swept setting [s], or None if they are unknown."""
         return None if self.seconds is None else self.seconds / self.setting.num_microbatches
 
     @property
     def s_per_sample(self) -> float | None:
-        """The seconds over the samples of a swept setting [s], or None if the costs have no samples."""
+        """The seconds per sample of a swept setting [s], or None if they are unknown or the costs have no samples."""
         size, each_s = self.setting.microbatch_size, self.s_per_microbatch
         return None if size is None or each_s is None else each_s / size
 

@@ -292,7 +292,7 @@ def zb_auto_longest_span_s(p: int, m: int, limit: int) -> float:
 def zbv_makespan_s(p: int, m: int, t: float) -> float:
     """Return (6 m + p - 1) t, where F, I and W of a chunk all take t (ZBV, arXiv:2401.10241, section 6).
 
-    So it is for m of 3 p / 2 and more; 3 (p - 1) - 2 (m - 1) chunk times are added where that is above 0.
+    This holds for m of at least 3 p / 2. For a smaller m, 3 (p - 1) - 2 (m - 1) chunk times are added if above 0.
     """
     return (6 * m + p - 1 + max(0, 3 * (p - 1) - 2 * (m - 1))) * t
 

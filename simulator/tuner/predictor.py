@@ -96,7 +96,7 @@ class SettingProfile:
 
 @dataclass(frozen=True, slots=True)
 class DevicePrediction:
-    """The four terms of one device, and its memory; the seconds are a batch's."""
+    """The four terms of the time of a batch on one device [s], and the memory of the device."""
 
     compute_s: float
     blocked_s: float

@@ -37,7 +37,7 @@ def ranked(outcomes: Iterable[Outcome], evaluator: Evaluator) -> tuple[Outcome, 
 
 
 def rank_key(outcome: Outcome, evaluator: Evaluator, shortest_s: float) -> tuple[Any, ...]:
-    """Return the sort key of `ranked`, which never falls for more seconds.
+    """Return the sort key of `ranked`; with more seconds, the key stays equal or rises.
 
     Args:
         outcome: The setting.

@@ -238,7 +238,7 @@ def _draw_hand_overs(axes: Axes, chart: Chart, seconds: float) -> bool:
 
 
 def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: float, row_points: float) -> None:
-    """Draw the boxes, and in each the micro-batch if that can be read there: as large as in its row, or smaller."""
+    """Draw the boxes, with the micro-batch number in each box where it is readable, at most in the row's font size."""
     corners, faces = [], []
     for box in boxes:
         x0, x1 = box.start_s / seconds, box.end_s / seconds

@@ -83,6 +83,6 @@ def _hash(text: str) -> str:
 
 
 def _json(data: object) -> str:
-    """Return `data` so that nothing in it ends its element: ASCII, and of that no ``<``, ``>`` or ``&``."""
+    """Return `data` as ASCII JSON that cannot end its HTML element: ``<``, ``>`` and ``&`` are escaped."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda char: f"\\u{ord(char[0]):04x}", text)

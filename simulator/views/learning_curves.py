@@ -295,7 +295,7 @@ def cost_figure(
         title: Above the picture.
         what: Name of a bar's unit, as ``layer``.
         labels: The name of each bar.
-        seconds: The parts of the bars by name, of each bar its seconds [s].
+        seconds: For each part of the bars, by name, its seconds in each bar [s].
         held: Bytes of each bar, under their name, or None to draw no bytes.
     """
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load

@@ -96,7 +96,7 @@ _KIND_COLOURS = (BLUE, PINK, PALE_GREY, RED, YELLOW, SLATE, HAND_OVER, TEAL, VIO
 
 
 def kind_looks(timelines: Sequence[Timeline]) -> dict[str, Face]:
-    """Return the colour of each kind of bytes that devices ever hold, the same whichever others they hold."""
+    """Return the colour of each kind of bytes that devices hold, independent of the other kinds that are held."""
     samples = [sample for timeline in timelines for sample in timeline.memory]
     held = {kind for sample in samples for kind, num_bytes in sample.bytes_by_kind if num_bytes}
     kinds = dict.fromkeys(kind for sample in samples for kind, _ in sample.bytes_by_kind)

@@ -173,8 +173,8 @@ def draw_gantt(
     Args:
         timelines: At least one.
         path: The file.
-        title: Above the chart; empty: as in `gantt_figure`.
-        caption: Beside it.
+        title: Title of the chart; empty: as in `gantt_figure`.
+        caption: Text for the caption of a picture, or for the end of a page.
         details: Details of each Timeline; may be empty.
         options: Visible parts; a page has all parts, and begins with these.
         notes: Further lines at the end of a page; a picture has no room for them.

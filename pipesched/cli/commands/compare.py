@@ -219,7 +219,10 @@ def _compared(
     *,
     keep_going: bool,
 ) -> ScheduleComparison:
-    """Predict each schedule; one that its costs do not fit gets a row with the reason, with `keep_going` any."""
+    """Predict each schedule; a schedule that does not fit its costs gets a row with the reason.
+
+    With `keep_going`, every refused schedule gets such a row.
+    """
     from pipesched.profiles import ProfileError
 
     by_name = options_of_each([name for name in names if arguments.named_schedule(name) is not None], options)

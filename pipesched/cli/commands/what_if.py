@@ -75,7 +75,7 @@ def what_if(
     """Predict the effect of a change on a measured run.
 
     Both predictions use the costs of the run, so the speed of its machine cancels. Every option that differs from the
-    run counts, several at once. The interval is the spread of the measured seconds.
+    run is applied, also several at once. The interval is the spread of the measured seconds.
     """
     check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     runs = run_files(run, "run")

@@ -118,7 +118,7 @@ def _in_panel(annotation: Any, panel: str | None) -> Any:
 
 
 def _gathered(group: Any, values: dict[str, Any]) -> Any:
-    """Return `group` made of its fields in `values`, which are taken out."""
+    """Return an instance of `group` from its fields in `values`, and remove these fields from `values`."""
     types, settings = get_type_hints(group, include_extras=True), declared(group)
     made = {}
     for name in _shown(group):

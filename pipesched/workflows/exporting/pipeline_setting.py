@@ -109,7 +109,7 @@ class PipelineSetting:
 
     @property
     def num_copies(self) -> int:
-        """Copies of each stage with other samples: of the pipelines, and of the GPUs of a stage."""
+        """Copies of each stage that process different samples: pipelines times data-parallel groups inside a stage."""
         return self.width * self.sharding.data
 
     @property

@@ -240,7 +240,7 @@ def _is_compiled(setting: PipelineSetting) -> bool:
 
 
 def _software(setting: PipelineSetting) -> dict[str, tuple[object, ...]]:
-    """Return the values of the fields of an estimate that the trainer has; it has all values of other fields."""
+    """Return, for some fields of an estimate, the values that torchtitan supports; others may have any."""
     is_compiled = _is_compiled(setting)
     return {
         "gradient_bytes": (4,),

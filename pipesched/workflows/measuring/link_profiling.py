@@ -58,7 +58,7 @@ class LinkMeasurement(Result):
         cluster: A device per rank, with the measured links between them, for `simulate` and others.
         fit: Fit of the cost of messages between ranks that compute; None if only idle ranks were measured.
         samples: Samples for the fit of the link, by size.
-        slowdowns: Slowdown of ops of two ranks beside a message in flight, as a share, for the size of each sample.
+        slowdowns: For the size of each sample, the relative slowdown of two ranks' ops by a message in flight.
     """
 
     cluster: Cluster

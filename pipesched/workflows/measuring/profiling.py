@@ -261,7 +261,7 @@ def analytic_profile(question: AnalyticQuestion) -> ProfileMeasurement:
 
 
 def read_gpu_argument(gpu: str | Path | Gpu) -> Gpu:
-    """Return a GPU, of its name or file.
+    """Return the GPU of a name or a file.
 
     Raises:
         ArgumentError: There is no GPU of this name.

@@ -62,7 +62,7 @@ def run(question: RunQuestion) -> RunResult:
         ScheduleError: A bad file.
         ProfileError: The model does not exist, the partition does not fit, or a file is bad.
         ExecutionError: A value is out of range.
-        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch. All others are ended.
     """
     require_possible(question)
     source = as_clipped(read_lists_argument(question.schedule), question.clip_grad_norm)
@@ -90,7 +90,7 @@ def measured(
         model: The named model of the run, as under torchrun; None: the name is looked up.
 
     Raises:
-        RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
+        RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch.
     """
     if not is_rank():
         return runs.launch(spec, progress)

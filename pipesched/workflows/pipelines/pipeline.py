@@ -185,7 +185,7 @@ class Pipeline:
         """Run the module forward, in evaluation mode and without gradients; weights and generators do not change.
 
         Args:
-            inputs: Inputs, as the example, with any number of micro-batches.
+            inputs: Inputs with the structure of the example, and any number of micro-batches.
             targets: Targets, to return the mean loss; None to return the outputs.
 
         Returns:
@@ -255,7 +255,7 @@ class Pipeline:
         return timeline
 
     def profile(self) -> ProfileMeasurement:
-        """Measure the layers of the model on this machine, with micro-batches of the loop; in the first process alone.
+        """Measure the layers of the model with micro-batches of the loop; only the first process measures.
 
         The profile has the costs of every schedule: of backwards as a whole, and of their halves.
 

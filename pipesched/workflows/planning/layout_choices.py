@@ -64,7 +64,7 @@ class LayoutChoice:
     least_bytes: int | None = None
 
     def add(self, seconds: float | None, *, is_bound: bool) -> None:
-        """Count a layout that fits, or of which this is not known; without seconds only the count."""
+        """Count a layout that fits, or may fit; keep `seconds` if they are the shortest so far."""
         self.layouts += 1
         if seconds is not None and (self.seconds is None or (seconds, is_bound) < (self.seconds, self.is_bound)):
             self.seconds, self.is_bound = seconds, is_bound
@@ -87,9 +87,9 @@ class LayoutChoice:
 
 
 def layout_choices(request: LayoutRequest, ranking: PlanRanking) -> list[LayoutChoice]:
-    """Return every value of every choice with more than one, in the order of the columns.
+    """Return every value of every choice that has several values, in the order of the columns.
 
-    A layout that is not ranked is as slow as the slowest ranked one at least, if the search was completed.
+    If the search was completed, a layout that is not ranked is at least as slow as the slowest ranked layout.
     """
     known: dict[tuple[str, _Value], LayoutChoice] = {}
 

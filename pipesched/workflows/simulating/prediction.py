@@ -199,7 +199,7 @@ class Prediction:
 
 
 def cut_text(schedule: Schedule, layers: Sequence[int] | None) -> str:
-    """Return the stages of a rank, if they may vary, and layers of the stages; empty if neither is known.
+    """Return text on the stages per rank, if the schedule takes chunks, and on the layers per stage; may be empty.
 
     Args:
         schedule: The schedule.

@@ -21,7 +21,8 @@ def checkpoint_settings(question: TrainSettings) -> CheckpointSettings | None:
 
     Raises:
         ArgumentError: An argument has no effect.
-        ExecutionError: The checkpoint does not exist or is damaged: with the file, and the newest intact checkpoint.
+        ExecutionError: The checkpoint does not exist, or is damaged. The message names the damaged file and the newest
+            intact checkpoint.
     """
     folder = None if question.checkpoint is None else require_path(question.checkpoint, "checkpoint")
     if folder is None and question.resume is None:

@@ -150,7 +150,7 @@ class Training:
         Raises:
             ArgumentError: A device exceeds its memory, or `export` is not possible here.
             ExecutionError: An op failed in this process, or the checkpoint is damaged, or of another run.
-            RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+            RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch. All others are ended.
         """
         if self.forecast is not None and self.forecast.over is not None:
             smaller = "a smaller batch, " if self.microbatch_size > 1 else ""
@@ -219,7 +219,7 @@ def train(question: TrainQuestion) -> TrainingResult:
         ProfileError: The model does not exist, the partition does not fit, or a file is bad.
         ExecutionError: A value is out of range, an op failed in this process, or the checkpoint is damaged, or of
             another run: with the file, and the difference.
-        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch. All others are ended.
     """
     require_trainable(question)
     return _prepared(question).train(question.on_step, question.on_restart)

@@ -55,7 +55,7 @@ class SettingRace(Result):
 
     @property
     def is_clear(self) -> bool:
-        """Whether all others are shown slower."""
+        """Whether the runs show that all others are slower."""
         return sum(contender.may_be_fastest for contender in self.contenders) == 1
 
     @property

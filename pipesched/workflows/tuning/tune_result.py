@@ -228,7 +228,7 @@ class TuneResult:
         return [line, *([] if self.race else lines_of(best.setting))]
 
     def _averaged_lines(self, lines_of: LinesOf) -> list[str]:
-        """Return the lines on the best setting with another training, if there are such settings."""
+        """Return the lines on the best setting with elastic averaging, if there are such settings."""
         if not self.others:
             return []
         if self.averaged is None:

@@ -103,7 +103,7 @@ def verify(question: VerifyQuestion) -> Verification:
         NotRunnableError: Lists cannot run to their end.
         ScheduleError: A bad file.
         ProfileError: The model does not exist, the partition does not fit, or a file is bad.
-        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch. All others are ended.
     """
     runs = _Runs.of(question)
     require_callable("on_verified", question.on_verified)

@@ -283,9 +283,9 @@ def relative_difference(value: float, expected: float) -> float:
 def with_initial_weights(schedule: Schedule) -> list[bool]:
     """Return for each micro-batch whether all its forwards read the initial weights, as the whole model does.
 
-    The micro-batch with the first backward of all always does, because no stage can have stepped before. With a step
-    between the micro-batches, others have losses of their own. Weights that are predicted before the first step of a
-    stage are the initial ones, because there is nothing yet to predict them from.
+    The micro-batch with the very first backward always does, because no stage can have stepped before. With steps
+    between the micro-batches, the losses of other micro-batches differ from the whole model. Weights that are predicted
+    before the first step of a stage are the initial weights, because there is nothing yet to predict from.
     """
     parts = [part for row in schedule.ops for op in row for part in computes(op) if part.phase is Phase.FORWARD]
     later = {part.microbatch for part in parts if part.version}

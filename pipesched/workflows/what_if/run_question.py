@@ -171,7 +171,7 @@ class Question:
         return before, after
 
     def drawn_makespans_s(self) -> Iterator[tuple[float, float]]:
-        """Yield the makespans of the pair [s], with as many seconds of each kind drawn from the measured ones."""
+        """Yield makespans of the pair [s], each from a bootstrap sample of the measured seconds of each kind."""
         import numpy as np
 
         rng = np.random.default_rng(self.asked.seed)
