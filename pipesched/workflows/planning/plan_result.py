@@ -203,7 +203,7 @@ class PlanSearch:
         }
         names = [*without_dull(rows, usual)[0]] if rows else []
         for name, before in _TELLING.items():
-            if name in names and len({row[name] for row in rows}) > 1:
+            if {name, before} <= {*names} and len({row[name] for row in rows}) > 1:
                 names.remove(name)
                 names.insert(names.index(before) + 1, name)
         return [{name: row[name] for name in names} for row in rows]

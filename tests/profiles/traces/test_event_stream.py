@@ -39,9 +39,9 @@ def test_a_list_of_events_is_a_trace_and_gzip_is_known_by_its_first_bytes(tmp_pa
 def test_reading_takes_little_memory(tmp_path):
     path = tmp_path / "trace.json"
     event = json.dumps({"ph": "X", "name": "x" * 200, "args": {"number": 1}})
-    path.write_text('{"traceEvents": [' + ",".join([event] * 50_000) + "]}")
+    path.write_text('{"traceEvents": [' + ",".join([event] * 100_000) + "]}")
     tracemalloc.start()
-    assert sum(1 for _ in read_events(path, {})) == 50_000
+    assert sum(1 for _ in read_events(path, {})) == 100_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < path.stat().st_size / 3
