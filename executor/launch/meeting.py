@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-import torch.distributed.nn.functional  # loaded later, it would keep the default group as a default argument
+import torch.distributed.nn.functional  # noqa: F401 -- loaded later, it keeps the default group as a default argument
 from pydantic import TypeAdapter
 from torch._C._distributed_c10d import PrefixStore, Store
 
