@@ -212,9 +212,10 @@ def _own_sizes(ops: Iterable[Compute | Step]) -> Iterator[int]:
 
 
 def loss_scales(schedule: Schedule) -> dict[int, float] | None:
-    """Return each micro-batch's share of the mean of its Step, or None for generated lists, or if stages differ in it.
+    """Return each micro-batch's share of the mean of its Step.
 
-    Stages differ in it with replicas that step in rounds.
+    The result is None for generated lists, and if the share differs between stages. It differs if replicas step in
+    rounds.
     """
     if not schedule.is_held:
         return None

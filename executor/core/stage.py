@@ -234,7 +234,7 @@ class ModuleStage(Stage):
         self.weights, self._mean, self._recomputed = lists
 
     def take_together(self, num_lists: int) -> None:
-        """Let the next Step take the mean gradient of `num_lists` runs of the list, all but the last without Steps."""
+        """Let the next Step take the mean gradient of `num_lists` runs of the list; only the last run has the Step."""
         self._mean.num_lists = num_lists
 
     def compute(self, op: Compute, received: Value | None, target: Value | None) -> Value | None:

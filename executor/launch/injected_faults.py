@@ -133,7 +133,7 @@ def require_there(faults: Sequence[InjectedFault], lists: Schedule, num_microbat
         num_times: Steps of the training, or runs of the list.
 
     Raises:
-        ExecutionError: There is no such rank, or no such op in its list, or not as often.
+        ExecutionError: A rank does not exist, its list lacks the op, or the op does not occur that often.
     """
     for fault in faults:
         beyond = [rank for rank in (fault.rank, fault.peer) if rank is not None and rank >= lists.num_ranks]

@@ -318,7 +318,7 @@ class RankWatch:
         return self._board.verdict()
 
     def _lost(self, reports: Iterable[RankReport], states: Mapping[int, RankState]) -> EndingCause | None:
-        """Report a process that is silent while another rank has lost a connection."""
+        """Report a process that is silent while another rank has lost a connection; return the cause, or None."""
         for report, state in zip(reports, states.values(), strict=True):
             if state.silent_s and not report.is_over:
                 reason = f"nothing has been heard of its process for {state.silent_s:.1f} s, and connections to it are"

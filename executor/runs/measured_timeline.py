@@ -79,7 +79,7 @@ def _memory(
     held_bytes: Sequence[Sequence[int]],
     most_bytes: Sequence[Sequence[int]],
 ) -> tuple[MemorySample, ...]:
-    """Sum the memory of the ranks of a device: inside an op its peak, if that is higher, then the bytes after it."""
+    """Return samples of a device's memory, summed over its ranks: a higher peak in an op, and the bytes after it."""
     samples = []
     for device in sorted(set(rank_to_device)):
         held = {rank: 0 for rank, its in enumerate(rank_to_device) if its == device and held_bytes[rank]}

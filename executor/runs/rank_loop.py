@@ -110,7 +110,7 @@ class RankLoop(OwnLoop):
         self._number, self._call = self._number + 1, call
 
     def cause_of(self, error: BaseException) -> ExecutionError | None:
-        """Return that the processes are in different calls, if a wait has failed in each of them."""
+        """Return an error if the processes wait in different calls, or None for another cause or a dead process."""
         context, size = self._context, self._spec.schedule.num_ranks
         if not isinstance(error, PeerLost) or context.store is None:
             return None

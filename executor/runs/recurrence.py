@@ -110,7 +110,7 @@ class _PlainStage:
             self._copies[self._version, lookahead] = [moved[parameter] for parameter in self.parameters]
 
     def load(self, phase: Phase, microbatch: int) -> None:
-        """Write the weights that an op reads over the parameters."""
+        """Overwrite the parameters with the weights that an op reads."""
         read = self.lists.reads[phase, microbatch]
         self._write(read)
         self._left[read] -= 1

@@ -40,7 +40,7 @@ class TrainingDriver(ABC):
 
     Attributes:
         stages: The stages of each rank of this process.
-        is_first: Whether this process makes checkpoints of the files of all.
+        is_first: Whether this process completes a checkpoint from the files of all processes.
     """
 
     stages: Mapping[int, Mapping[int, ModuleStage]]

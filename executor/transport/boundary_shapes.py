@@ -145,7 +145,7 @@ class TupleShape:
         return message
 
     def of(self, flat: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the tensors of a message, in the same memory; each tells by `requires_grad` if its sender has one."""
+        """Return the tensors of a message, in the same memory; `requires_grad` of each is the same as at the sender."""
         return tuple(
             None if part is None else _part(part, flat[begin : begin + part.num_bytes])
             for part, begin in zip(self.parts, self._begins[:-1], strict=True)

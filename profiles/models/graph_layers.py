@@ -137,7 +137,8 @@ class CutGraph:
     def kind(self, layer: int) -> str:
         """Return a hash of the operations of a layer, without names; equal layers have the same.
 
-        Entering values, results and state tensors are numbered within the layer. Of a state tensor the form counts.
+        Entering values, results and state tensors are numbered within the layer. Only the shape, dtype
+        and `requires_grad` of a state tensor count.
         """
         texts = {node: f"entering {number}" for number, node in enumerate(self.entering[layer])}
         states: dict[str, int] = {}

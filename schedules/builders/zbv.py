@@ -19,7 +19,7 @@ from pipesched.schedules.common import positive
 
 
 def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build ZBV: 6 m + p - 1 chunk times, if F, I and W take equal time and m is at least 2 p - 1."""
+    """Build ZBV; it takes 6 m + p - 1 chunk times if F, I and W take equal time and m is at least 2 p - 1."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches
     full = [_row(p, max(m, 2 * p - 1), rank) for rank in range(p)]

@@ -64,9 +64,10 @@ class Piece:
 
     Attributes:
         kind: Its kind.
-        span: The op; of a message its Recv; of a wait the waiting op.
-        start_s: Start of the piece in the chain; of a message that delays the next one only a part is in the chain [s].
-        end_s: Where the next link begins.
+        span: The op. For a message, its Recv; for a wait, the waiting op.
+        start_s: Start of the piece in the chain [s]. If a message delays the next message, only a part of the first is
+            in the chain.
+        end_s: End of the piece, where the next piece begins [s].
     """
 
     kind: Kind

@@ -200,7 +200,7 @@ def _agrees(ratio: _Ratio, lead: _Ratio) -> bool:
 
 
 def _verdict(ratios: Sequence[_Ratio]) -> tuple[Slowness | None, float]:
-    """Return the slow part, if the ratios of a device's stages tell, and the factor of the device if it is slow."""
+    """Return the slow part, or None if the ratios do not show it, and the factor of the device (1 if not slow)."""
     told = [ratio for ratio in ratios if ratio.tells]
     judges = told or ratios
     lead = max(judges, key=lambda ratio: abs(math.log(ratio.value)), default=None)

@@ -63,7 +63,7 @@ def require_given(given: Sequence[Sequence[OpSeconds]], schedule: Schedule) -> N
 
 
 def jitter_factors(sigma: float, seed: int, rank: int) -> Iterator[float]:
-    """Yield a factor for each op of a rank in turn, which does not depend on the other ranks; 1 without jitter.
+    """Yield a jitter factor for each op of a rank in turn, independent of the other ranks; 1 without jitter.
 
     Args:
         sigma: Sigma of the logarithm of a factor.
@@ -77,7 +77,7 @@ def jitter_factors(sigma: float, seed: int, rank: int) -> Iterator[float]:
 
 
 def first_factors(sigma: float, seed: int, rank: int, count: int) -> Sequence[float]:
-    """Return the first `count` of these factors, or some more; few of them are kept for the next question."""
+    """Return at least the first `count` jitter factors; short sequences are cached."""
     if count > _KEPT:
         return [*islice(jitter_factors(sigma, seed, rank), count)]
     return _kept_factors(sigma, seed, rank, 1 << count.bit_length())

@@ -148,10 +148,11 @@ def _varied(
 
 
 def loop_times(arrays: LoopArrays) -> machine_code.Float64s:
-    """Return when each instruction is reached, each transfer and reduction starts, and each is over [s].
+    """Run the loop and return all times [s].
 
     Returns:
-        One behind the other; an empty array if a rank waits forever.
+        The time when each instruction is reached, then the starts of all transfers and reductions, then their ends; an
+        empty array if a rank waits forever.
     """
     instructions, transfers, reductions, rules = arrays
     num_steps = len(instructions.kinds) * (2 if rules.num_shared else 1)

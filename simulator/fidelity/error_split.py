@@ -61,7 +61,7 @@ class SplitError:
 
     @property
     def error_s(self) -> float:
-        """The prediction, or without it the replay of works alone, less the measurement."""
+        """The prediction minus the measurement; without a prediction, the replay with measured works minus it."""
         return (self.with_works_s if self.predicted_s is None else self.predicted_s) - self.measured_s
 
     @property

@@ -134,7 +134,7 @@ def _largest_cycle_mean(ways: list[list[int]]) -> Fraction:
 
 
 def _times_in_order(problem: OrderProblem, rows: list[list[int]], begins: list[int]) -> OpTimes:
-    """Return the starts of ops whose kinds each rank goes through in this order, a kind's micro-batches in theirs."""
+    """Return the starts of ops if each rank runs kinds in the order of `rows`, and micro-batches of a kind in order."""
     starts, free = _nothing(problem), [*begins]
     position, ended = [0] * problem.num_ranks, [problem.first(kind) for kind in range(len(problem.kinds))]
     listed = {kind for row in rows for kind in row}

@@ -64,9 +64,9 @@ class LayoutJudge:
         return self._bounded(layout, number, self._without_gathers(layout.sharding))
 
     def __call__(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
-        """Return a layout with its fastest cut that fits, or under inf if none fits.
+        """Return a layout with the cost of its fastest cut that fits, or with infinite cost if no cut fits.
 
-        A layout of ZeRO-3 gets its own bound first: until then its exchanges in each pass count nothing.
+        A layout of ZeRO-3 first gets a second bound, which includes the exchanges in each pass.
         """
         layout = _layout(bounded.setting)
         if layout.sharding.zero == _GATHERS and not bounded.num_refined:
@@ -142,7 +142,10 @@ class LayoutJudge:
         return bounds
 
     def _without_gathers(self, split: LayerSharding) -> LayerSharding:
-        """Return a split whose passes exchange nothing with data copies, as only ZeRO-3 does: one for many splits."""
+        """Return a split like `split` whose passes exchange nothing with data copies; many splits share one result.
+
+        Only in ZeRO-3 do passes exchange with data copies.
+        """
         if split not in self._alike:
             shared = split.expert * split.expert_tensor
             fewest = shared // math.gcd(split.tensor * split.context, shared)

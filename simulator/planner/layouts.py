@@ -129,9 +129,9 @@ def layouts(request: LayoutRequest) -> Iterator[TransformerLayout]:
     """Yield every layout once, without a partition.
 
     Tensor x context x data GPUs hold a stage, and each data copy takes its share of the batch in micro-batches. The
-    split divides the model, and no stage is empty. Layouts with equal or worse results are left out: other schedules
-    than 1F1B on one rank, other stages of ZeRO than the first without copies, and context groups that share several
-    samples, where smaller groups of more copies share one.
+    split divides the model, and no stage is empty. Layouts with equal or worse results are left out. One rank gets 1F1B
+    alone. Without data copies only the first stage of ZeRO is tried. A context group that processes several samples is
+    left out, because smaller groups with more copies can process one sample each.
     """
     for depth in _chosen(divisors(request.num_gpus), request.depths):
         forms = [*_forms(request, depth)]

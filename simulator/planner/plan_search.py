@@ -101,9 +101,10 @@ def search_plans(
     workers: int | None = 1,
     tick: Callable[[SearchProgress], None] = lambda progress: None,  # noqa: ARG005
 ) -> PlanRanking:
-    """Find the `top` best plans of a profile or of a transformer, which are the same for any number of workers.
+    """Find the `top` best plans of a profile or of a transformer; any number of workers finds the same plans.
 
-    A KeyboardInterrupt ends the search with the best so far; the parts of their time are included if quick to compute.
+    A KeyboardInterrupt ends the search with the best plans so far. The parts of their time are included if they are
+    quick to compute.
 
     Args:
         request: Model, machines, batch.

@@ -112,7 +112,7 @@ def _looked_at(candidate: Setting, known: Outcome | None, judge: PlanJudge) -> O
 
 
 def _is_hopeless(outcome: Outcome | None, chosen: Outcome) -> bool:
-    """Whether it neither fits nor would be faster if it did, or cannot be predicted at all."""
+    """Whether an outcome does not fit and is not faster than `chosen`, or cannot be predicted at all."""
     return outcome is not None and not outcome.fits and outcome.throughput < chosen.throughput
 
 

@@ -257,7 +257,7 @@ def predict_setting(
 
 
 def _computed_s(device: DeviceProfile, profile: SettingProfile, m: int, n: int) -> float:
-    """Return T_gpu' of Eq. 2, of a batch [s]; T_gpu and the integral are an n-th of the iteration's."""
+    """Return T_gpu' of Eq. 2 for one batch [s]; T_gpu and the integral are 1 / n of the values of an iteration."""
     ratio = profile.num_microbatches * n / (m * profile.num_pipelines)
     overused_s = sum(seconds * max(ratio * phi - 1.0, 0.0) for seconds, phi in device.curve)
     return (device.compute_s + overused_s) / profile.num_pipelines / ratio

@@ -82,7 +82,7 @@ class Space:
 
 
 def _distinct(advances: Iterable[int], m: int) -> list[int]:
-    """Return the advances without duplicates in effect.
+    """Return the distinct advances; a larger advance than m - 2 has the same effect as m - 2.
 
     The last rank but one runs 1 + advance of M forwards ahead, and one more before its first backward.
     """

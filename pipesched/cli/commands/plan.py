@@ -154,9 +154,9 @@ def plan(
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
 
-    Of a transformer also tensor, context and expert parallelism, ZeRO and micro-batch sizes, from estimates. Counts
-    are lists and ranges: 1,2,4 or 1:8:x2. Ctrl-C ends the search with the best plan so far. Exits with 1 if nothing
-    fits.
+    For a transformer, also find tensor, context and expert parallelism, ZeRO and micro-batch sizes, from estimates.
+    Counts are lists and ranges: 1,2,4 or 1:8:x2. Ctrl-C ends the search with the best plan so far. Exits with 1 if
+    nothing fits.
     """
     if asked.trainer is not None:
         _require_flags_alone(out or (), explain=explain, is_json=json)

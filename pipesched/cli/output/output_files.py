@@ -31,12 +31,12 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path |
     """Refuse files that cannot be written, before any is written; all move to their places once all are complete.
 
     Args:
-        outputs: Pairs of a path, or None without a request, and its valid suffixes (an empty one for a name without a
-            suffix); no suffixes: any.
+        outputs: Pairs of (path, or None if no file is requested; valid suffixes). An empty suffix allows a name without
+            suffix. Without suffixes, any suffix is valid.
         journal: A file that exists from the beginning, and grows.
 
     Raises:
-        InputError: Another suffix, no file's name, or one name twice.
+        InputError: A suffix is invalid, a path is a folder, or two outputs have the same path.
         ScheduleError: The folder does not exist or is not writable.
         NotThereError: Parquet without pyarrow.
     """

@@ -63,7 +63,7 @@ def explained(outcome: Outcome, request: Request) -> dict[str, Any]:
 
 
 def print_explained(outcome: Outcome, request: Request) -> None:
-    """Print the same for people."""
+    """Print where the time of a plan goes: idle time by cause, and the critical path."""
     from pipesched.simulator.analysis import critical_path, readable_path, shares, usage
     from pipesched.simulator.planner import steps_of, timeline_of
 

@@ -87,7 +87,7 @@ class Optimum:
 
     @property
     def makespan_s(self) -> float:
-        """Its makespan, as the engine predicts it [s]."""
+        """The makespan of the order, as the engine predicts it [s]."""
         return self.simulation.makespan_s
 
     @property

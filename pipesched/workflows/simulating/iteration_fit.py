@@ -44,7 +44,7 @@ def fitted_to_iteration(source: ScheduleSource, setup: Setup, iteration_s: float
     """Return the setup whose prediction takes the known seconds of an iteration, and the fit.
 
     The factor scales the seconds of all layers with their collectives and their step. Messages between stages, and
-    other work of the ranks, do not scale. The layers of the stages stay as the estimate without a factor cuts them.
+    other work of the ranks, do not scale. The cut into stages is the cut by the estimate without a factor.
 
     Args:
         source: The schedule of the run.
