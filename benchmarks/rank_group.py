@@ -28,23 +28,20 @@ def run_ranks(arguments: Sequence[str], num_ranks: int, timeout_s: float | None 
     with tempfile.TemporaryDirectory() as folder:
         given = {"MEET": f"file://{Path(folder) / 'store'}", "WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1"}
         given |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore", "PYTHONPATH": os.pathsep.join(sys.path)}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, *arguments],
-                env={**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(num_ranks)
-        ]
+        errors = [Path(folder) / f"error{rank}" for rank in range(num_ranks)]
+        ranks = []
+        for rank, error in enumerate(errors):
+            own = {**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            with error.open("w") as file:
+                ranks.append(subprocess.Popen([sys.executable, *arguments], env=own, stderr=file))
         try:
-            errors = [rank.communicate(timeout=timeout_s)[1] for rank in ranks]
+            codes = [rank.wait(timeout_s) for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
-    for rank, error in zip(ranks, errors, strict=True):
-        if rank.returncode:
-            raise RuntimeError(error[-300:])
+        for code, error in zip(codes, errors, strict=True):
+            if code:
+                raise RuntimeError(error.read_text()[-300:])
 
 
 def be_rank(work: Callable[[int], object]) -> NoReturn:

@@ -82,10 +82,7 @@ def test_counts_beside_a_file_are_those_of_the_file_or_differ_with_a_note(pipesc
     line = "compare mine.csv,gpipe --uniform f=1,b=2"
     answer = pipesched(line)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == (
-        "pipesched: --ranks: got none with schedule gpipe, expected it and --microbatches; try --ranks 4 "
-        "--microbatches 8\n"
-    )
+    assert answer.err == "pipesched: compare: -p and -m missing; try -p 2 -m 3, as mine.csv has\n"
     note = "m = 3: mine; m = 4: gpipe; their makespans are not of the same batch\n"
     assert note in pipesched(f"{line} -p 2 -m 4").out
     assert "not of the same batch" not in pipesched(f"{line} -p 2 -m 3").out

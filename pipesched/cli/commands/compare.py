@@ -27,7 +27,7 @@ from pipesched.simulator.views import GANTT_SUFFIXES
 from pipesched.workflows import arguments, estimate_data, merged_notes, simulating
 
 if TYPE_CHECKING:
-    from pipesched.schedules import Timeline
+    from pipesched.schedules import Schedule, Timeline
     from pipesched.simulator.analysis import CellValue
     from pipesched.simulator.views import RunDetails
     from pipesched.workflows import Table
@@ -226,6 +226,9 @@ def _compared(
     from pipesched.profiles import ProfileError
 
     by_name = options_of_each([name for name in names if arguments.named_schedule(name) is not None], options)
+    if by_name and len(by_name) < len(names) and None in (options.counts.num_ranks, options.counts.num_microbatches):
+        file = next(name for name in names if name not in by_name)
+        raise _without_counts(_options_of(file, None, options).load(), file, options)
     sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]
     with progress_bar("comparing") as tick:
         return simulating.compare_sources(
@@ -236,6 +239,15 @@ def _compared(
             say=in_flags,
             progress=tick,
         )
+
+
+def _without_counts(schedule: Schedule, file: str, options: ScheduleOptions) -> InputError:
+    """Return the error for missing counts, with the counts of a schedule in a file as advice."""
+    given = options.counts
+    counts = {"-p": (given.num_ranks, schedule.num_ranks), "-m": (given.num_microbatches, schedule.num_microbatches)}
+    missing = " and ".join(option for option, (given, _) in counts.items() if given is None)
+    own = " ".join(f"{option} {count}" for option, (_, count) in counts.items())
+    return InputError(f"compare: {missing} missing; try {own}, as {file} has")
 
 
 def _options_of(name: str, own_options: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:
