@@ -97,15 +97,20 @@ def balanced_partition(
     Args:
         seconds: Forward plus backward of each layer on a device of speed 1.
         num_stages: At least 1.
-        speeds: Speed of the device of each stage, above 0 (default: all 1).
+        speeds: Speed of the device of each stage (default: all 1).
         fits: Returns whether a stage (its number, its first layer, the layer behind its last) fits its device (default:
             every stage fits).
 
     Raises:
-        ProfileError: There are more stages than layers, or in every partition a stage does not fit.
+        ProfileError: There are more stages than layers, a time is negative or not finite, there is not one speed
+            above 0 for each stage, or in every partition a stage does not fit.
     """
-    _check(len(seconds), num_stages)
+    _check_seconds(seconds, num_stages)
     rates = (1.0,) * num_stages if speeds is None else tuple(speeds)
+    if len(rates) != num_stages or not all(math.isfinite(speed) and speed > 0 for speed in rates):
+        raise ProfileError(
+            f"partition: got speeds {rates[:8]}, expected {num_stages}, one above 0 for each stage; correct the cluster"
+        )
     sums = [0.0, *accumulate(seconds)]
     if fits is None:
         return cheapest_by_table(partial(_of_sums, sums, rates), len(seconds), num_stages)[0]
@@ -120,9 +125,9 @@ def balanced_partitions(seconds: Sequence[float], num_stages: int) -> list[tuple
     """Return the stages of `balanced_partition` with the large stages first and, if that differs, last.
 
     Raises:
-        ProfileError: There are more stages than layers.
+        ProfileError: There are more stages than layers, or a time is negative or not finite.
     """
-    _check(len(seconds), num_stages)
+    _check_seconds(seconds, num_stages)
     table = partial(_of_sums, [0.0, *accumulate(seconds)], (1.0,) * num_stages)
     return [*dict.fromkeys(cheapest_by_table(table, len(seconds), num_stages, (False, True)))]
 
@@ -224,6 +229,15 @@ def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tup
             f"stages of at least 1 layer, {len(seconds)} in all{letters}; try balanced"
         )
     return _bounds(sizes)
+
+
+def _check_seconds(seconds: Sequence[float], num_stages: int) -> None:
+    _check(len(seconds), num_stages)
+    for layer, value in enumerate(seconds):
+        if not math.isfinite(value) or value < 0:
+            raise ProfileError(
+                f"partition: layer {layer}: got {value} s, expected a finite time, 0 or more; measure the profile again"
+            )
 
 
 def _check(num_layers: int, num_stages: int) -> None:

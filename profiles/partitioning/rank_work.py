@@ -88,7 +88,7 @@ def first_cuts(work: RankWork, seconds: Sequence[float]) -> list[Layers]:
     """Return the initial cuts of a search: balanced, uniform, with least messages; and these balanced over ranks.
 
     Raises:
-        ProfileError: There are more stages than layers.
+        ProfileError: There are more stages than layers, or a time is negative or not finite.
     """
     cuts = [*balanced_partitions(seconds, work.num_stages), uniform_partition(len(seconds), work.num_stages)]
     simple = [tuple(last - first for first, last in cut) for cut in cuts]

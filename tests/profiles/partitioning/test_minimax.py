@@ -81,3 +81,9 @@ def test_any_other_text_is_refused_in_one_line(text):
 def test_more_stages_than_layers_are_refused(text, num_stages):
     with pytest.raises(ProfileError, match="expected 1 to 4 stages"):
         parse_partition(text, [1.0] * 4, num_stages)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+def test_a_time_that_is_no_time_is_refused(bad):
+    with pytest.raises(ProfileError, match="layer 1"):
+        balanced_partition([1.0, bad], 2)

@@ -196,8 +196,11 @@ def test_more_stages_than_layers_are_refused_with_the_nearest_number():
             cut(made([(1, 1, 1)] * 2), 1, flat(3), 3)
 
 
-def test_a_faster_device_has_more_layers():
+def test_speeds_must_be_one_above_0_for_each_stage():
     assert balanced_partition([1.0, 1.0, 1.0], 2, [1.0, 2.0]) == ((0, 1), (1, 3))
+    for speeds in ([1.0], [1.0, 0.0], [1.0, float("nan")]):
+        with pytest.raises(ProfileError, match="one above 0 for each stage"):
+            balanced_partition([1.0, 1.0], 2, speeds)
 
 
 def test_a_partition_without_a_possible_stage_is_refused():
