@@ -24,7 +24,7 @@ from pipesched.profiles.costs import LayerSharding
 from pipesched.profiles.processes import LoadMeter
 from pipesched.questions import InputShare, LinkSettings, NumRanks, ProfiledSizes, ProfileSettings
 from pipesched.schedules.common import tuple_of, values_of
-from pipesched.workflows import busy_machine, measuring
+from pipesched.workflows import arguments, busy_machine, measuring
 
 if TYPE_CHECKING:
     from pipesched.workflows.measuring import GpuFit, KernelMeasurement, MeasuredCosts, ProfileMeasurement, RunsArgument
@@ -245,6 +245,9 @@ def profile_links(
     sizes_bytes = None if sizes is None else [parse_bytes(size, "--sizes") for size in sizes.split(",")]
     if "RANK" in os.environ:
         from pipesched.profiles.measuring import main
+
+        if settings.backend == "nccl":
+            arguments.require_gpu("backend: got nccl", "`backend=gloo`")
 
         measure = ["--out", str(out), "--backend", settings.backend, "--repeats", str(settings.repeats)]
         raise typer.Exit(main(measure if sizes_bytes is None else [*measure, "--sizes", *map(str, sizes_bytes)]))
