@@ -56,9 +56,10 @@ def _head() -> Iterator[str]:
         "`make papers` writes this page. A row is a table or figure of a paper: its claim, the paper's numbers, ours, "
         "and a verdict computed from both. A number agrees within the tolerance of its row, or if it lies in our range "
         "over assumptions that the paper does not state. The shape agrees if numbers differ but have the paper's "
-        "order; a row with another rule states it. Below each table stand the reasons for differences, and the numbers "
-        "behind the rows. `python benchmarks/papers.py --paper wpipe --figure fig9` repeats one row: its name without "
-        "spaces and points is the figure.",
+        "order; a row with another rule states it. Rules were written after first results were known, and some were "
+        "made stricter since. Below each table stand the reasons for differences, and the numbers behind the rows. "
+        "`python benchmarks/papers.py --paper wpipe --figure fig9` repeats one row: its name without spaces and points "
+        "is the figure.",
         118,
     )
 

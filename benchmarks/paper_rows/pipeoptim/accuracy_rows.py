@@ -77,19 +77,22 @@ def _pair(ordering: Ordering, optimizer: OptimizerName, gain: str) -> Pair:
 def _outcome(published: str, chosen: Sequence[Pair]) -> Outcome:
     judged = [pair for pair in chosen if pair.published]
     counts = Counter(pair.sign * pair.published for pair in judged)
-    verdict = _verdict(counts)
     opposite = [_trained_longer(pair) for pair in judged if pair.sign * pair.published < 0]
     unjudged = [
         f" Not judged, as the paper's models differ: {pair.first} and {pair.second} with {pair.optimizer}, {pair.text}."
         for pair in chosen
         if pair.second == WHOLE and pair.sign and not pair.published
     ]
+    verdict = _verdict(counts)
+    if unjudged and verdict is Verdict.AGREES:
+        verdict = Verdict.SHAPE
     return Outcome(
         published,
         f"{counts[1]} of {len(judged)} pairs as in the paper, {counts[0]} undecided, {counts[-1]} opposite",
         verdict,
         "Pairs whose models all agree in the paper, by maximum accuracy on digits, four stages (convergence.md). "
-        "Agrees if most have the paper's sign and none the opposite; the shape if some have and none the opposite. "
+        "Agrees if most have the paper's sign and none the opposite; the shape if some have and none the opposite, or "
+        "if a pair with GPipe is decided here whose models differ in the paper. "
         "Signs come from paired seeds, tested exactly." + "".join(unjudged + opposite),
         command=_COMMAND,
     )
