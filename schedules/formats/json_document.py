@@ -157,8 +157,8 @@ def document_schema(
     """
     fields = {name: {"type": _JSON_TYPES[kind], **said[name]} for name, kind in {**types, **optional}.items()}
     head = {
-        "format": {"const": form, "description": "What the file is."},
-        "version": {"const": 1, "description": "The version of its form."},
+        "format": {"const": form, "description": "Format of the file."},
+        "version": {"const": 1, "description": "Version of the format."},
     }
     return {
         "type": "object",

@@ -81,8 +81,8 @@ class Journal:
     def line_schema() -> dict[str, Any]:
         """Return the JSON Schema of a line: the first is the head of the search, the others are outcomes."""
         said = {
-            "format": {"const": _FORMAT, "description": "What the file is."},
-            "version": {"const": 2, "description": "The version of its form."},
+            "format": {"const": _FORMAT, "description": "Format of the file."},
+            "version": {"const": 2, "description": "Version of the format."},
             "problem": {
                 "type": "string",
                 "description": "SHA-256 of all inputs that affect outcomes, except their settings.",
