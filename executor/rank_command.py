@@ -195,7 +195,7 @@ def _require_writable(out: Path) -> None:
             f"--out: got suffix {out.suffix!r}, expected .json for a Timeline, .jsonl for losses; try {out.stem}.json"
         )
     if not out.parent.is_dir() or out.is_dir():
-        raise ExecutionError(f"--out: got {str(out)!r}, expected a file in a folder that is there; try another path")
+        raise ExecutionError(f"--out: got {str(out)!r}, expected a file in an existing folder; try another path")
 
 
 def _report(spec: RunSpec, result: Measured | Trained, folder: Path | None, out: Path | None) -> int:

@@ -285,7 +285,7 @@ class ElasticAverager:
         self._has_stepped = True
 
     def may_average(self) -> bool:
-        """Return whether the reference is ready; for the synchronous one this rank gives its update first.
+        """Return whether the reference is ready; in synchronous averaging, first give the update of this rank.
 
         Raises:
             ExecutionError: There was no Step since the last Average.

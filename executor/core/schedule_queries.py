@@ -77,7 +77,7 @@ def averagers(schedule: Schedule) -> Mapping[int, tuple[int, ...]]:
     """Return, for each stage that is averaged, in order of the stages, the ranks that average it.
 
     Raises:
-        ExecutionError: They are on several devices, which share no memory.
+        ExecutionError: The ranks that average a stage are on several devices, which share no memory.
     """
     for stage, ranks in schedule.averagers.items():
         devices = sorted({schedule.rank_to_device[rank] for rank in ranks})

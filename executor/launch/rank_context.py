@@ -181,7 +181,7 @@ def connected(spec: RunSpec, schedule: Schedule, meet: str) -> Iterator[RankCont
     RANK is the number of the process; the rank of the schedule follows from the devices of the ranks.
 
     Args:
-        spec: Specification of the run; processes that meet as torchrun sets it check that theirs are equal.
+        spec: Specification of the run; under torchrun, the processes check that their specifications are equal.
         schedule: The lists of all ranks.
         meet: Meeting point of the ranks: an ``init_method`` of torch.distributed.
 

@@ -22,7 +22,7 @@ def require_equal_layers(model: Model) -> None:
     The outline has no sizes, as no process builds all layers of a list.
 
     Raises:
-        ExecutionError: It differs; all ranks raise the same error.
+        ExecutionError: The outlines differ; all ranks raise the same error.
     """
     _require_equal(model, {"layers": hashlib.sha256(json.dumps(model.outline, sort_keys=True).encode()).hexdigest()})
 
@@ -70,7 +70,7 @@ def require_equal_digests(own: Mapping[str, str], fault: Callable[[str, int, int
         fault: Returns the message for a name, the rank whose digest differs, and the first rank with the name.
 
     Raises:
-        ExecutionError: They differ; all ranks raise the same error.
+        ExecutionError: Digests differ; all ranks raise the same error.
     """
     seen: dict[str, tuple[int, str]] = {}
     for rank, text in enumerate(gather_texts(json.dumps(own))):

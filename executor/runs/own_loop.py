@@ -89,7 +89,7 @@ class OwnLoop(ABC):
 
     @abstractmethod
     def _join(self, lists: Schedule, stages: Mapping[int, Mapping[int, Stage]], tag: int) -> list[Rank]:
-        """Return the ranks in this process, with other lists between the same ranks."""
+        """Return the ranks of this process for `lists`, whose messages do not mix with the messages of other lists."""
 
     @abstractmethod
     def _execute(self, ranks: Sequence[Rank], batch: Batch) -> None:

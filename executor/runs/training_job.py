@@ -162,7 +162,7 @@ class TrainingJob:
             pass
 
     def _write(self, driver: TrainingDriver, states: StageStates, scores: ScoreTable) -> None:
-        """Write the state after the last step; the first process makes a checkpoint of the files of all."""
+        """Write the state after the last step; the first process makes a checkpoint from the files of all processes."""
         with driver.writing():
             files = self.parts.write(len(scores), states)
             texts = driver.gather_texts_beside(json.dumps({name: asdict(file) for name, file in files.items()}))

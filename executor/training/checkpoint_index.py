@@ -187,7 +187,7 @@ def read_index(checkpoint: Path) -> CheckpointIndex:
     """Return the index of a checkpoint, without checking its files.
 
     Raises:
-        ExecutionError: It is no checkpoint, or its index is damaged; with the file.
+        ExecutionError: The folder is no checkpoint, or its index is damaged; the message names the file.
     """
     try:
         index = index_from_json(read_text(checkpoint / INDEX), str(checkpoint / INDEX))

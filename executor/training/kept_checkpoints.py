@@ -28,7 +28,9 @@ def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
     newest = path if has_index(path) else next(iter(_whole_ones(path)[::-1]), None)
     if newest is None:
         name = " ".join(str(path).splitlines())
-        raise ExecutionError(f"{name}: got no checkpoint in it, expected one; try what was given as `checkpoint`")
+        raise ExecutionError(
+            f"{name}: got no checkpoint in it, expected one; try the folder that was given as `checkpoint`"
+        )
     try:
         return newest, _required(newest)
     except ExecutionError as error:

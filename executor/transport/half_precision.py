@@ -29,7 +29,7 @@ _LOST_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tensor as bytes; without `rest` it was compressed."""
+    """A tensor as bytes; `rest` is None if the tensor was compressed into `head`."""
 
     head: Tensor
     rest: Tensor | None = None

@@ -21,7 +21,7 @@ class Table:
     """A table: rows of cells, with a title.
 
     Attributes:
-        title: Above the table; may be empty.
+        title: Title above the table; may be empty.
         rows: Every row has the columns of the first.
         caption: Lines below the table.
         legend: Meaning of columns whose name does not explain them.

@@ -507,7 +507,7 @@ def _split_first(cost: StageCost) -> StageCost:
 
 
 def _split(cost: StageCost, measured: Sequence[LayerMeasurement]) -> StageCost:
-    """Add I and W of any other stage, if all its layers have a split."""
+    """Add I and W to the cost of a stage other than the first, if all its layers have a split."""
     splits = [m.split for m in measured if m.split is not None]
     if len(splits) < len(measured):
         return cost

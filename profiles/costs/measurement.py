@@ -105,7 +105,7 @@ class LayerMeasurement:
 
     @property
     def said_output_gradient_bytes(self) -> int:
-        """Bytes of the gradient of the output; those of the output if no other number is given."""
+        """Bytes of the gradient of the output; the bytes of the output if no other number is given."""
         return self.output_bytes if self.output_gradient_bytes is None else self.output_gradient_bytes
 
 

@@ -215,7 +215,7 @@ class _Use(NamedTuple):
 
 
 def _takes(uses: Sequence[_Use], usual_s: float) -> Iterator[tuple[_Use, float]]:
-    """Yield the uses of messages that a rank takes after their arrival, and the time at which it begins to [s].
+    """Yield each use of a message that a rank takes after its arrival, and the time when it begins to take it [s].
 
     Args:
         uses: The uses.

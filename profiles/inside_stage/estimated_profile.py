@@ -47,11 +47,11 @@ class StageClock:
     sharding: LayerSharding
 
     def pass_s(self, layer_pass: OperatorPass, around: Sequence[Collective] = ()) -> float:
-        """Return the seconds of a pass: kernels in turn and collectives, hidden or not, or the host's launches.
+        """Return the seconds of a pass: the device's time for kernels and collectives, or the host's time if longer.
 
         Args:
             layer_pass: The pass.
-            around: Exchanges beside other passes, which the host launches in this one.
+            around: Exchanges that run beside other passes, but that the host launches in this pass.
         """
         sharding = self.sharding
         kernels_s = attention_s = shown_s = hidden_s = context_s = 0.0

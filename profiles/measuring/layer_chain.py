@@ -81,7 +81,7 @@ class SavedTensors:
         self._tensors = {address(tensor): tensor for tensor in kept}
 
     def holds(self, *tensors: Tensor) -> bool:
-        """Return whether there are `tensors`, and the storage of each was saved."""
+        """Return whether the storages of all `tensors` were saved; False without tensors."""
         return bool(tensors) and all(address(tensor) in self._tensors for tensor in tensors)
 
     def num_bytes(self, without: Iterable[Tensor] = ()) -> int:

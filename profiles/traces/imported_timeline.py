@@ -198,8 +198,8 @@ def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
         if abs(offset_ns) - uncertainty_ns > (_MOST_APART_ON_HOST_NS if is_one_host else _MOST_APART_NS):
             where = f"the clock of {first.file}{', on the same host' if is_one_host else ''}"
             raise ProfileError(
-                f"{trace.file}: got a clock {offset_ns / 1e9:+.0f} s off {where}, by their messages, expected "
-                "traces of one step of one run; try other files"
+                f"{trace.file}: got a clock {offset_ns / 1e9:+.0f} s off {where}, as their messages show, "
+                "expected traces of one step of one run; try other files"
             )
 
 

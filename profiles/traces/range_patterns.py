@@ -169,5 +169,5 @@ def _number(digits: str | None, name: str) -> int | None:
     if digits is None:
         return None
     if not digits.isdecimal() or len(digits) > _MAX_DIGITS:
-        raise ProfileError(f"pattern: got the number {shown(digits)} in {shown(name)}, expected digits, at most 9")
+        raise ProfileError(f"pattern: got the number {shown(digits)} in {shown(name)}, expected 1 to 9 digits")
     return int(digits)

@@ -59,12 +59,12 @@ _F_DOWN, _F_UP, _I_UP, _I_DOWN, _W_UP, _W_DOWN = range(6)
 
 
 def v_half(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build V-Half: floor((p + 2) / 2) micro-batches in flight."""
+    """Build V-Half, with floor((p + 2) / 2) micro-batches in flight."""
     return _build("v_half", num_ranks, num_microbatches, v_half_block)
 
 
 def v_min(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build V-Min: floor((p + 4) / 3) micro-batches in flight."""
+    """Build V-Min, with floor((p + 4) / 3) micro-batches in flight."""
     return _build("v_min", num_ranks, num_microbatches, v_min_block)
 
 

@@ -17,7 +17,7 @@ from pipesched.schedules.ops import Reduce
 
 
 def data_parallel(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build data parallelism: ceil(m / p) (t_f + t_b), then the all-reduce.
+    """Build data parallelism; it takes ceil(m / p) (t_f + t_b), and then the all-reduce.
 
     Raises:
         ScheduleError: A rank would have no micro-batch.

@@ -19,7 +19,7 @@ from pipesched.schedules.ops import Phase
 
 
 def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
-    """Build interleaved 1F1B: bubble_overhead (p - 1) / (v m) on equal stages with m a multiple of p.
+    """Build interleaved 1F1B; its bubble_overhead is (p - 1) / (v m) on equal stages with m a multiple of p.
 
     Raises:
         ScheduleError: A count is below 1, or m is no multiple of the number of rounds.

@@ -15,7 +15,7 @@ from pipesched.schedules.common import positive
 
 
 def naive(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build the schedule without any pipelining: m p (t_f + t_b) on equal stages."""
+    """Build the schedule without any pipelining; it takes m p (t_f + t_b) on equal stages."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     rows = ["FB" * num_microbatches + "S"] * num_ranks
     return make_schedule("naive", num_ranks, num_microbatches, spelled(rows, rank_letters(num_ranks)))

@@ -39,7 +39,7 @@ def generated_vanilla_1f1b(num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def generated_stale_weights(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build a run of pipelined backpropagation: 2 (p - 1 - k) + 1 micro-batches are in flight on rank k."""
+    """Build a run of pipelined backpropagation, with 2 (p - 1 - k) + 1 micro-batches in flight on rank k."""
     return _newest("stale_weights", num_ranks, num_microbatches, slack=2)
 
 

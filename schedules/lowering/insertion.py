@@ -5,7 +5,7 @@ that the maker of the message depends on. An earlier Recv could not start the tr
 Send is posted after this op. A later Recv might delay the transfer. So a transfer always starts when its Send is
 posted, and a rank holds no receive buffer of a message that the sender cannot make yet.
 
-Vector clocks order the ops of different ranks: ``clock[r]`` counts the ops of rank r that are surely over.
+Vector clocks order the ops of different ranks: ``clock[r]`` counts the ops of rank r that are certainly over.
 """
 
 from __future__ import annotations

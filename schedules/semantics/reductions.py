@@ -1,4 +1,4 @@
-"""Open reductions: the k-th Reduces of a group meet, of a stage on all its replicas.
+"""Open reductions: the k-th Reduces of a group meet, such as the Reduces on all replicas of a stage.
 
 A rank posts a Reduce and continues; the next Step of the stage waits for the end of the reduction. The k-th Reduces of
 a group are over when all of them are posted. Each group has its own communicator. If a device runs all collectives in

@@ -1,4 +1,4 @@
-"""Two Timelines of one schedule side by side: a prediction and a measurement, or two of a kind."""
+"""Two Timelines of one schedule side by side: a prediction and a measurement, or two of one kind."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class OpKind:
     Attributes:
         kind: Kind of the ops, as in `Label`: ``F``, ``B``, ``SEND_F``, ``Step``, ...
         count: Number of ops.
-        predicted_s: Mean duration of the ops, as predicted [s]; of two of a kind, in the first.
-        measured_s: Mean duration of the ops, as measured [s]; of two of a kind, in the second.
+        predicted_s: Mean duration of the ops, as predicted, or in the first run if both are of one kind [s].
+        measured_s: Mean duration of the ops, as measured, or in the second run if both are of one kind [s].
     """
 
     kind: str
@@ -79,7 +79,7 @@ class OpKind:
         return self.count * (self.predicted_s - self.measured_s)
 
     def to_dict(self, *, are_of_a_kind: bool = False) -> dict[str, CellValue]:
-        """Return plain data; of two of a kind all differences are relative to the first."""
+        """Return plain data; if both runs are predicted or both measured, differences are relative to the first run."""
         values: dict[str, CellValue] = (
             {
                 "first_s": self.predicted_s,
@@ -145,12 +145,12 @@ def compare_timelines(predicted: Timeline, measured: Timeline, names: tuple[str,
     """Set two runs of the same op lists side by side.
 
     Args:
-        predicted: A prediction, or the first of two of a kind.
-        measured: A measurement, or the second of two of a kind.
+        predicted: A prediction, or the first of two predictions or two measurements.
+        measured: A measurement, or the second of two predictions or two measurements.
         names: Labels of the two runs if both are predicted or both measured, otherwise None.
 
     Raises:
-        SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
+        SimulationError: The Timelines have different devices or op lists, or nothing in one of them takes time.
     """
     _require_same(predicted, measured, f"{measured.name} {measured.source}" if names is None else names[1])
     first, second = metrics(predicted), metrics(measured)

@@ -139,8 +139,8 @@ def summarize(
     Args:
         schedule: Lowered or not.
         timeline: Timeline of `schedule`; with memory samples where the costs have bytes.
-        costs: The costs that it was simulated with.
-        cluster: Says how much memory the devices have.
+        costs: The costs of the simulation.
+        cluster: Devices, with their memory.
         pace: Pace of the schedule in the steady state, if known.
 
     Raises:

@@ -65,5 +65,5 @@ def _cell(value: CellValue) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return `text` so that it ends no cell, and is no emphasis, code or HTML: links may stand in a cell."""
+    """Escape `text` so that it cannot end a cell, and does not become emphasis, code or HTML; links remain."""
     return re.sub(r"[\\|*<`]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", printable(text))

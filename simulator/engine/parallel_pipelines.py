@@ -28,7 +28,7 @@ def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
 
 
 def obstacle_of_several(scenario: Scenario) -> str | None:
-    """Return why a schedule cannot be run by several pipelines at once; None if it can, or one alone does."""
+    """Return why several pipelines cannot run a schedule at once, or None if they can or there is only one."""
     schedule, num_pipelines = scenario.schedule, scenario.num_pipelines
     if num_pipelines == 1:
         return None

@@ -1,7 +1,7 @@
 """Equal pipelines on the same devices: one of them is compiled, and stands for any number.
 
 If they begin together and nothing distinguishes them, they are in lockstep: each op of one runs beside the same op of
-all others, and is slowed as far as N of them want more than the device. Each message shares its link with N - 1 equal
+all others, and is slowed if N of them need more than the device. Each message shares its link with N - 1 equal
 messages. That makes one pipeline with a device and a link for itself, on which
 
     an op takes max(1, N u) times its seconds, u being its utilisation,
@@ -25,7 +25,7 @@ So all of them are run with ops that vary a little, for longer and longer, until
 The spread of the windows shows how well a run knows its pace. It does not show whether the pipelines have drifted as
 far as they will: so a run twice as long must have the same pace. Nothing is quicker than the busiest device or link,
 and pipelines that begin together only get better as they drift. So the pace is known if a short run reaches that bound,
-and its windows agree: few micro-batches may be as quick for a while only.
+and its windows agree: with few micro-batches this pace may last only for a while.
 """
 
 from __future__ import annotations

@@ -454,7 +454,7 @@ class ProgramShape(NamedTuple):
     """Where the times of ops are in a program.
 
     Attributes:
-        begins: Where the instructions of each rank begin, and the end.
+        begins: Index of each rank's first instruction, then the number of instructions.
         kinds: Kind, by instruction.
         targets: Transfer or reduction, by instruction.
         num_posted: Number of transfers and reductions.

@@ -171,7 +171,7 @@ def _program(schedule: Schedule, written: Any, is_blocking: bool) -> Program:
 
 
 class _Room:
-    """The maximum numbers of a program of columns.
+    """The sizes of the arrays that the program of some columns needs at most.
 
     Args:
         columns: The columns, lowered.

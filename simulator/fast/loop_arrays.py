@@ -67,7 +67,7 @@ class Transfers(NamedTuple):
         latencies: W latencies [s].
         bandwidths: W bandwidths [bytes/s].
         queues: 3 W numbers: the link and the NICs that must be free for each wire; unused entries are -1.
-        slowed_begins: Where the devices of each channel and way of reductions begin in `slowed`, and the end.
+        slowed_begins: Index in `slowed` of the first device of each channel and way of reductions, then its length.
         slowed: Devices slowed by a transfer, as indices among the shared resources.
     """
 
@@ -91,15 +91,16 @@ class Reductions(NamedTuple):
 
     Attributes:
         members: Number of ranks that have to post each reduction.
-        begins: Where the queues of each way begin in the next two, and the end.
-        queues: The links and NICs that it occupies.
-        untils: Time from its start until it frees each [s].
+        begins: Index of the first queue of each way in `queues` and `untils`, then their length.
+        queues: The links and NICs that each way occupies.
+        untils: Time from the start of the reduction until it frees each queue [s].
         seconds: Duration of each way [s].
-        round_begins: Where the phases of each way begin in the next three, and the end; None without rounds.
+        round_begins: Index of the first phase of each way in the next three columns, then their length; empty without
+            rounds.
         round_counts: Equal rounds of each phase.
         round_occupied: Time that a round occupies its queues [s].
         round_seconds: Duration of a round [s].
-        round_queue_begins: Where the queues of each phase begin in the next, and the end.
+        round_queue_begins: Index in `round_queues` of the first queue of each phase, then its length.
         round_queues: Links and NICs.
     """
 

@@ -119,7 +119,7 @@ class NetworkCompiler:
         return ProgramNetwork(sharers, transfers, reductions, rules)
 
     def _runs_ahead(self, num_shared: int, modes: list[int], queues: list[int], reductions: Reductions) -> bool:
-        """Return whether each queue is of one channel or way, and no other resource is shared or timed by events."""
+        """Return whether no two channels or reductions share a queue, and ranks share no other resource."""
         is_told = self._options.protocol == "eager" and self._options.sends == "blocking"
         is_given = bool(len(reductions.members)) and any(
             isinstance(duration, float) and duration for duration in self._program.durations

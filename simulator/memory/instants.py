@@ -107,7 +107,7 @@ class Totals(NamedTuple):
         return Totals(self.devices[is_meant], self.times[is_meant], self.orders[is_meant], self.amounts[is_meant])
 
     def places(self, devices: Int32s, times: Float64s, orders: Int32s) -> npt.NDArray[np.int64]:
-        """Return the place of the total of each device at an instant, none before the first total; in any order."""
+        """Return, for each (device, time, order) in any sequence, the place of the device's total at that instant."""
         asked = np.repeat([False, True], [len(self.times), len(times)])
         pairs = zip((orders, times, devices), (self.orders, self.times, self.devices), strict=True)
         in_order = asked[np.lexsort((asked, *(np.concatenate([its, own]) for own, its in pairs)))]

@@ -204,7 +204,7 @@ def fullest_moment(timeline: Timeline) -> FullestMoment | None:
 def _taker(timeline: Timeline, samples: Sequence[MemorySample], place: int) -> Span:
     """Return the op that takes a device to the bytes of a sample: its last op until then that takes memory.
 
-    Where the next sample has the same time, the bytes last only for a moment: an op that runs on took none of them.
+    If the next sample has the same time, the bytes last only for a moment, and an op that continues took none of them.
     """
     device, time_s = samples[place].device, samples[place].time_s
     passes = any((later.device, later.time_s) == (device, time_s) for later in samples[place + 1 : place + 2])

@@ -150,7 +150,7 @@ def counted_room(schedule: Schedule, costs: StageCosts, in_flight: float) -> Act
     """Return the room for `in_flight` micro-batches on each rank, counted as `simulator.memory.in_flight` does.
 
     Raises:
-        SimulationError: It is less than one micro-batch.
+        SimulationError: The room is less than one micro-batch.
     """
     limit = round(Fraction(in_flight) / schedule.stage_share * _UNIT)
     return _reduced(schedule, _counted_room(costs, (limit,) * schedule.num_ranks))
@@ -230,7 +230,11 @@ def _counted_room(costs: StageCosts, limits: tuple[int, ...]) -> ActivationRoom:
 
 
 def _reduced(schedule: Schedule, room: ActivationRoom) -> ActivationRoom:
-    """Return the room in the largest unit, after it was seen to be enough for a micro-batch; B keeps nothing for W."""
+    """Return the room in the largest common unit; without I and W, no separate bytes are kept for W.
+
+    Raises:
+        SimulationError: A rank has no room for one micro-batch.
+    """
     if not is_split(schedule):
         room = replace(room, stages=tuple(stage._replace(kept=stage.saved) for stage in room.stages))
     for rank, limit in enumerate(room.limits):

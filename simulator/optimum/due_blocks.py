@@ -8,8 +8,8 @@ Longer ways need more memory. Micro-batches may come in rounds, of which the fir
     interval 4, rounds of 3, 1 less in the first, haste 3/4    micro-batch  0 1    2  3  4   5  6  7
                                                                due at       0 1   11 12 13  23 24 25
 
-A W has no due date, except where gradients are large beside the activations of a micro-batch: in some blocks there the
-first W of a stage, or B, is due long after it might be, and the first round has more micro-batches than others.
+A W has no due date unless gradients are large compared with the activations of a micro-batch. Then, in some blocks, the
+first W of a stage, or B, is due long after it could run, and the first round has more micro-batches than others.
 A stage holds its gradients from its first W on, and until its Step. Before that W its rank has room for more:
 
     gradients 2.5, limit 3.5     F0 F1 F2 I0 I1 I2 W0 W1 W2 F3 I3 W3        three micro-batches before W0, then one

@@ -287,10 +287,10 @@ def schedule_by_due(
 
     Args:
         arrays: The problem.
-        state: Of any values.
+        state: The state to fill, with any values.
         num_microbatches: Micro-batches.
         dues: Due dates, in any unit, by op; an op is due later than the ops it waits for.
-        limits: The most that a rank is to hold beside its messages, by rank.
+        limits: Memory limit without messages, by rank.
         is_patient: Whether a rank leaves out a W that would not be over before the next forward or backward comes.
         is_strict: Whether a rank waits for the forward or backward that is due first, so that none passes another.
         is_repeated: Whether the longest time from a rank's first op to its last is returned in place of the end.

@@ -30,7 +30,7 @@ class HeldPart(NamedTuple):
     is_shared: bool = False
 
     def pairs(self, num_microbatches: int) -> Iterator[tuple[int, int]]:
-        """Yield the micro-batch whose op it is held from, and the one whose op it is held to."""
+        """Yield (micro-batch whose op starts to hold the part, micro-batch whose op frees it)."""
         return iter([(0, num_microbatches - 1)]) if self.is_shared else ((k, k) for k in range(num_microbatches))
 
 

@@ -47,7 +47,7 @@ def post_messages(  # noqa: C901 -- one loop: calls would cost plain Python more
 
     Args:
         arrays: The problem.
-        state: Of any values.
+        state: Buffers for the check, with any values.
         kinds: The kind of the op at each place, one rank's behind the other's.
         num_microbatches: Micro-batches.
     """

@@ -99,7 +99,7 @@ def tightened_times(problem: OrderProblem, starts: OpTimes) -> OpTimes:
 
 
 def _settled_times(problem: OrderProblem, rows: list[list[int]]) -> OpTimes:
-    """Return the starts of lists; of a repeated batch, the starts in the steady state."""
+    """Return the starts of the ops in lists; for a repeated batch, the starts in the steady state."""
     begins = [0] * problem.num_ranks
     if problem.is_repeated:
         ways = _ways(problem, rows)
@@ -171,7 +171,7 @@ def _rank_orders(problem: OrderProblem, starts: OpTimes) -> list[list[tuple[int,
 
 
 def objective_ticks(problem: OrderProblem, starts: OpTimes) -> int:
-    """Return the end of the last op; of a repeated batch the longest time from a rank's first op to its last."""
+    """Return the end of the last op; for a repeated batch, the longest time from a rank's first op to its last."""
     ranks = range(problem.num_ranks)
     if not problem.is_repeated:
         return max(_end(problem, starts, rank) for rank in ranks)

@@ -53,14 +53,14 @@ class OrderKind(NamedTuple):
 
 
 class OrderArc(NamedTuple):
-    """Each op of a kind after one of another.
+    """A wait: each op of one kind runs after an op of another kind.
 
     Attributes:
         before: Index of the kind that comes first.
         after: Index of the kind that waits.
         ticks: Ticks from the end of one to the start of the other, at least.
         distance: The op of micro-batch k + `distance` waits for the op of micro-batch k.
-        since: The first k for which it waits.
+        since: The first k with such a wait.
     """
 
     before: int
@@ -94,9 +94,9 @@ class OrderProblem:
         room: Memory per micro-batch, and the limits of the ranks.
         counts_room: Ranks whose limit is not covered by the arcs.
         tick_s: Seconds of a tick.
-        is_exact: Whether all times are whole ticks, but for the rounding of floating-point numbers; of a batch that is
-            repeated, whether its period is, too.
-        is_repeated: Whether the batch is repeated without a pause, and its period is to be the least.
+        is_exact: Whether all times are whole ticks, apart from floating-point rounding. For a repeated batch, the
+            period must be whole too.
+        is_repeated: Whether the batch is repeated without a pause; the objective is then the period.
         optional: Kinds of R that may be left out; the stage then holds its saved activations from F on.
     """
 
@@ -297,10 +297,10 @@ def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bo
 def _room_arcs(kinds: Sequence[OrderKind], room: ActivationRoom) -> Iterator[OrderArc]:
     """Yield the arcs of a limit on one stage, and on two stages of a rank: the forward of k + n after a backward of k.
 
-    F of k + n comes after B of k if n + 1 micro-batches, and the memory that a B needs beside them, do not fit. From
-    the F on that needs micro-batch 0 to be over for the same reason, the rank also holds gradients, so n is smaller.
-    If a stage holds n + 1 micro-batches, their oldest must fit on the later stages too, unless it has returned from
-    there: no micro-batch frees memory before its backward.
+    F of k + n comes after B of k if n + 1 micro-batches, and the memory that a B needs beside them, do not fit. The
+    first F that must wait for B of micro-batch 0 is followed by ops that also hold gradients, so n is smaller from
+    there on. If a stage holds n + 1 micro-batches, the oldest of them must also fit on the later stages of the rank,
+    unless its backward there is over: no micro-batch frees memory before its backward.
     """
     stages = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.FORWARD)}
     rebuilding = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.RECOMPUTE)}

@@ -37,7 +37,7 @@ def require_orderable_length(schedule: Schedule) -> None:
     """Refuse lists that are too long to reorder.
 
     Raises:
-        SimulationError: They are too long; the message has the possible number of micro-batches.
+        SimulationError: The lists are too long; the message has the possible number of micro-batches.
     """
     num_ops = len(schedule.columns.codes)
     if num_ops > _MOST_OPS:
@@ -50,15 +50,15 @@ def require_orderable_length(schedule: Schedule) -> None:
 def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
     """Return the lists as F, B, I, W, R and Steps alone, backwards all whole or all split.
 
-    Messages are left out, as a lowering puts them in again. An Overlap that hides nothing is its two ops, one after the
-    other. Of lists with whole and split backwards the whole ones are split where that takes no longer.
+    Messages are left out, because lowering inserts them again. An Overlap that hides nothing becomes its two ops, one
+    after the other. If lists have whole and split backwards, the whole backwards are split.
 
     Args:
         schedule: One pipeline, one batch, each stage on one rank, each rank on a device of its own.
         costs: Costs with the overlap, and with the times of B, I and W.
 
     Raises:
-        NotOrderableError: It is something else, or another order would not do the same.
+        NotOrderableError: The schedule is of another kind, or another order of the ops would not do the same work.
     """
     if len(set(schedule.rank_to_device)) < schedule.num_ranks:
         raise NotOrderableError(f"{schedule.name}: got ranks that share a device, expected a device for each; try 1f1b")

@@ -134,7 +134,7 @@ class UnflushedRun:
         return math.ceil(seconds / period_s * (1 - _NOISE))
 
     def periods(self) -> list[float]:
-        """Return all periods at which a rank may need more in flight, from the busiest rank's or link's on."""
+        """Return all periods at which the micro-batches in flight of a rank may change, from the lower bound up."""
         num_ranks = len(self.forward_s)
         least_s = self.bound_s([math.inf] * num_ranks)
         shares = {least_s}

@@ -173,7 +173,7 @@ def _lowered_tied(order: Setting, steps: int, stages: tuple[int, ...]) -> Schedu
 
 
 def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
-    """Return the seconds of a step in the later half of the run, which nothing fills any more."""
+    """Return the seconds of a step in the later half of the run, when the pipeline is full."""
     losses_s = loss_times_s(timeline, lists.num_stages, lists.num_microbatches // steps)
     middle = steps // 2
     return (losses_s[-1] - losses_s[middle]) / (steps - 1 - middle)

@@ -94,7 +94,7 @@ class Cuts:
         return fastest_cut(CutTask(lists, len(self._profile.layers), costs_of, cluster, network))
 
     def fits(self, partition: Partition, size: int, limits: Sequence[int | None], in_flight: Sequence[int]) -> bool:
-        """Whether every stage surely leaves its device room, with this many micro-batches in flight."""
+        """Whether every stage certainly fits on its device, with this many micro-batches in flight."""
         stages = zip(self.costs(partition, size).stages, in_flight, limits, strict=True)
         return all(limit is None or held_bytes(cost, count) <= limit for cost, count, limit in stages)
 

@@ -119,7 +119,7 @@ class LayoutJudge:
         return Outcome(layout, estimate.seconds + step_s, max(peaks), device_bytes=peaks)
 
     def _bounded(self, layout: TransformerLayout, number: int, split: LayerSharding) -> BoundedSetting[float]:
-        """Return a layout under its bound, with the passes of `split`."""
+        """Return a layout with the lower bound of its cost, given the passes of `split`."""
         limit = self._request.memory_bytes
         num_bytes = self._states_in(layout).held_bytes.times(self._numbers) / layout.num_ranks
         if limit is None or num_bytes <= limit:

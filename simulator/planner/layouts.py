@@ -158,7 +158,7 @@ def undivided(request: LayoutRequest) -> Iterator[tuple[int, LayerSharding]]:
 
 
 def _is_wasteful(request: LayoutRequest, split: LayerSharding, size: int) -> bool:
-    """Whether half the context group and twice the copies, with half the samples each, exchange less."""
+    """Whether a better layout exists: half the context group, twice the copies, and half the samples per copy."""
     return (
         split.context % 2 == size % 2 == 0
         and size // 2 in request.sizes

@@ -81,7 +81,7 @@ class PlanJudge:
         return replace(bounded, outcome=_too_large(candidate, least))
 
     def __call__(self, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
-        """Return the candidate with its outcome; under inf if it does not fit."""
+        """Return the candidate with its outcome; its cost is infinite if it does not fit."""
         outcome = self.weigh(bounded.setting)
         cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
         return replace(bounded, cost=cost, outcome=outcome)

@@ -167,7 +167,7 @@ def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int
 
 
 def _replicated(request: Request, name: str, num_devices: int) -> Iterator[Setting]:
-    """Yield PipeDream's plan for every size of micro-batches; its stages step every few of them."""
+    """Yield PipeDream's plan for every micro-batch size; a stage steps once every few micro-batches."""
     for size in covered_sizes(request.profile, request.batch_size):
         try:
             partitioned = by_replicas(request.profile, size, request.cluster, num_devices)
@@ -212,7 +212,7 @@ def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterat
 
 
 def _partitions(request: Request, cuts: Cuts, form: StageLayout, first: Setting) -> Iterator[tuple[int, ...]]:
-    """Yield the layers of each stage: balanced over the ranks; and within memory, where these may not be."""
+    """Yield cuts, as the layers of each stage: the balanced cut, and one with less memory if that may not fit."""
     if request.is_uniform:
         yield tuple(last - start for start, last in uniform_partition(len(request.profile.layers), form.num_stages))
         return

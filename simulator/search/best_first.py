@@ -116,5 +116,5 @@ class BestFirst(Generic[CostT]):
         return (bounded,)
 
     def _may_rank(self) -> bool:
-        """Whether one that waits may still come into the ranking."""
+        """Whether a waiting candidate may still enter the ranking."""
         return bool(self._waiting) and (len(self._known) < self._top or self._waiting[0] < self._known[self._top - 1])

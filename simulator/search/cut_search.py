@@ -43,9 +43,9 @@ class CutBounds:
         work: Work of each rank and channel.
         there_s: Seconds of the way of a forward through all layers before layer 0, 1, ..
         back_s: Seconds of the way of a backward likewise; 0 where a rank does not wait for the way back.
-        steps_s: Seconds of the Steps of these layers at most, which a rank does during the way back.
-        hops_s: Seconds of an activation behind each stage, if layer 0, 1, .. were the first of the next stage; nothing
-            where no message is sent, or no way counts.
+        steps_s: Upper bound on the seconds of the Steps of these layers, which a rank runs during the way back.
+        hops_s: For each stage, the seconds of its activation if layer 0, 1, .. were the first of the next stage; empty
+            if no message is sent, or no way counts.
         returns_s: Seconds of its gradient likewise.
         hidden: Share of the shorter direction's work that may hide behind the other's.
     """

@@ -299,7 +299,7 @@ class _Measure:
         return max(4, min(_MOST_CUTS, _MOST_STEPS // len(self._program.kinds)))
 
     def __call__(self, layers: Layers) -> tuple[float, ...]:
-        """Return bytes over memory, seconds, makespan [s]; infinite bytes where another cut is faster anyway."""
+        """Return (bytes over memory, seconds, makespan [s]); the bytes are infinite if a faster cut is known to fit."""
         task, program = self._task, self._program
         costs = task.costs(layers)
         times_s = LoadedProgram(program, costs, task.cluster, task.network).times()

@@ -72,7 +72,7 @@ class Journal:
         """Store an outcome; it is in the file when this returns.
 
         Raises:
-            ScheduleError: It cannot be written.
+            ScheduleError: The file cannot be written.
         """
         self._mend()
         append_text(self._path, _line(outcome))

@@ -44,7 +44,7 @@ def two_rank_afp_makespan_s(m: int, advance: int, t_f: float, t_b: float, transf
 
 
 def interleaved_bubble_overhead(p: int, m: int, v: int) -> float:
-    """Return (p - 1) / (v m), of links that take no time (Megatron-LM, arXiv:2104.04473, section 2.2.2).
+    """Return (p - 1) / (v m), for links that take no time (Megatron-LM, arXiv:2104.04473, section 2.2.2).
 
     Raises:
         SimulationError: m is not a multiple of p, where the form does not hold.
@@ -98,10 +98,10 @@ def looped_bfs_in_flight(m: int, v: int) -> int:
 
 
 def recompute_extra_s(m: int, t_f: float) -> float:
-    """Return m t_f: by how much an R before every backward prolongs a schedule, where links take no time.
+    """Return m t_f, the time that an R before every backward adds to a schedule, for links that take no time.
 
-    The work of one rank: while the pipeline drains, R runs while the gradient is on its way. So it is for naive, gpipe,
-    1f1b, 1f1b_afp, and interleaved with m a multiple of p; for naive and gpipe whatever the links take.
+    It is the R work of one rank: while the pipeline drains, R runs while the gradient is on its way. This holds for
+    naive, gpipe, 1f1b, 1f1b_afp, and interleaved with m a multiple of p. For naive and gpipe it holds for all links.
     """
     return m * t_f
 
@@ -218,7 +218,7 @@ def _turns_s(rounds: int, t_f: float, t_b: float) -> float:
 
 
 def zb_h1_longest_span_s(p: int, m: int, t_f: float, t_i: float, t_w: float) -> float:
-    """Return m (t_f + t_i + t_w) + (p - 1)(t_f + t_i - t_w), of links that take no time.
+    """Return m (t_f + t_i + t_w) + (p - 1)(t_f + t_i - t_w), for links that take no time.
 
     It is the makespan too where t_i is at least t_w. Source: arXiv:2401.10241, section 2.3.
 
@@ -230,7 +230,7 @@ def zb_h1_longest_span_s(p: int, m: int, t_f: float, t_i: float, t_w: float) -> 
 
 
 def zb_h2_longest_span_s(p: int, m: int, t_f: float, t_i: float, t_w: float) -> float:
-    """Return m (t_f + t_i + t_w) + (p - 1)(t_f + t_i - 2 t_w), of links that take no time (the same section).
+    """Return m (t_f + t_i + t_w) + (p - 1)(t_f + t_i - 2 t_w), for links that take no time (the same section).
 
     Raises:
         SimulationError: m is below 2 p - 1, t_f below t_w or t_f + t_i below 2 t_w, where the form does not hold.

@@ -39,10 +39,10 @@ def evaluate_setting(problem: Problem, setting: Setting) -> Outcome:
 
 
 def bound_setting(problem: Problem, setting: Setting) -> Outcome:
-    """Predict a setting but for how its pipelines drift apart.
+    """Predict a setting, without a simulation of the drift of its pipelines.
 
-    For settings that drift apart and surely fit, seconds and bytes are lower bounds. If they may not fit, the bytes are
-    exact.
+    If pipelines drift apart, the seconds are a lower bound. The bytes are a lower bound if the setting certainly fits,
+    and exact otherwise.
     """
     number = setting.num_pipelines
     try:

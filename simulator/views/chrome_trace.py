@@ -277,9 +277,9 @@ def _chains(timeline: Timeline, slices: Sequence[_Slice]) -> Iterator[list[_Slic
 
 
 def _flow_ns(chain: Sequence[_Slice]) -> list[int] | None:
-    """Return when an arrow passes each slice: never back in time, always inside.
+    """Return, for each slice, the time inside it when an arrow passes; times never go back.
 
-    None if clocks differ too much to draw an arrow.
+    The result is None if clocks differ too much to draw an arrow.
     """
     times = [chain[0].last_ns]
     for part in chain[1:]:

@@ -57,7 +57,7 @@ def write_bytes(path: Path | str, data: bytes) -> None:
     """Write `data` to `path`: all of it, or nothing.
 
     Raises:
-        SimulationError: It cannot be written.
+        SimulationError: The file cannot be written.
     """
     try:
         with whole_file(path) as temporary:
@@ -114,7 +114,7 @@ class FigureStyle:
         """Refuse sizes out of range and fonts that matplotlib does not find.
 
         Raises:
-            SimulationError: There is one.
+            SimulationError: A size is out of range, or a font is missing.
         """
         for name, value, most in (
             ("width", self.width_in, _LARGEST_IN),

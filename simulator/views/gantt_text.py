@@ -76,7 +76,7 @@ def text_gantt(timeline: Timeline, width: int = 100, options: ChartOptions = WHO
 
 
 def _slots(works: Sequence[Span], from_s: float, to_s: float, num_slots: int) -> str:
-    """Return the letters of one rank; idle has a slot only if it took more of it than any kind of op."""
+    """Return the letters of one rank; a slot is idle only if idle time takes more of the slot than any kind of op."""
     slot_s = (to_s - from_s) / num_slots
     parts = [(_letter(span.op), list(_parts(span, from_s, slot_s, num_slots))) for span in works]
     shares: list[dict[str, float]] = [defaultdict(float) for _ in range(num_slots)]

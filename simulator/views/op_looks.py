@@ -123,7 +123,7 @@ def lighter(colour: str, lightness: float) -> Face:
 
 
 def is_dark(face: Face) -> bool:
-    """Return whether white is read better on a colour than ink."""
+    """Return whether white text is more readable on a colour than dark text."""
     return 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
 
 

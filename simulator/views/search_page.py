@@ -34,7 +34,7 @@ def plan_page(best: Outcome, request: Request, title: str, rows: _Rows, notes: s
     Args:
         best: The plan of the first row.
         request: The request.
-        title: Above all.
+        title: Title at the top of the page.
         rows: A row of cells per plan, as people read them.
         notes: Lines at the end of the page, folded.
     """
@@ -82,7 +82,7 @@ def tune_page(
         outcomes: All settings.
         best: The answer, or None if nothing fits.
         problem: The common settings.
-        title: Above all.
+        title: Title at the top of the page.
         rows: A row of cells per setting, as people read them.
         notes: Lines at the end of the page, folded.
         best_row: The row of the answer, which is marked, or None without such a row.

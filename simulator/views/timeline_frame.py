@@ -30,7 +30,8 @@ def to_frame(timeline: Timeline) -> pd.DataFrame:
     """Return a row per span, in the Timeline's order.
 
     `phase` is the kind of op (``F``, ``SEND_F``, ``Step``, ``F+B`` for an Overlap). Numbers that an op does not have
-    are missing (pandas' nullable integers). An Overlap has two values of some, so these are missing too; see `op`.
+    are missing (pandas' nullable integers). An Overlap has two values for some columns, so these are missing too; see
+    `op`.
     """
     import pandas as pd
 

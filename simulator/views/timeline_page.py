@@ -41,7 +41,7 @@ def timeline_page(
 
     Args:
         timelines: At least one.
-        title: Above all; empty: as in `gantt_figure`.
+        title: Title at the top of the page; empty: as in `gantt_figure`.
         notes: Lines at the end of the page, folded.
         details: Details of each run beside its Timeline; may be empty.
         options: Parts that are visible at first; memory always is.

@@ -30,7 +30,7 @@ def check(
     ] = MessageBackend.GLOO,
     json: Json = False,
 ) -> None:
-    """Check that a schedule is complete, matched and free of deadlock, and on which backends.
+    """Check whether a schedule is complete, its messages match, and it cannot deadlock; print the result by backend.
 
     Exits with 1 if it does not run on --backend.
     """

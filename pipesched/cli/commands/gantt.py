@@ -175,7 +175,7 @@ def require_no_simulation(
     """Refuse options of a simulation beside the file of a Timeline.
 
     Raises:
-        InputError: There are some.
+        InputError: Such an option is given.
     """
     if schedule != ScheduleOptions() or costs != costs.__class__():
         raise InputError(f"{file}: got options of a schedule or its costs too, expected one or the other")

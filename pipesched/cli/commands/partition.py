@@ -153,7 +153,7 @@ def _setting(
     """Return the setting of a schedule by name, or of lists."""
     if partition is None or microbatch_size is None:
         option = "--partition" if partition is None else "--microbatch-size"
-        raise InputError(f"{option}: got none, expected it; try --partition 3,3,4 --microbatch-size 2, or --plan")
+        raise InputError(f"{option}: got none, expected a value; try --partition 3,3,4 --microbatch-size 2, or --plan")
     schedule.load()  # refuses missing options
     return exporting.PipelineSetting(
         schedule_spec=schedule.schedule_spec(), partition=_stage_sizes(partition), microbatch_size=microbatch_size

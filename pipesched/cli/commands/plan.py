@@ -283,7 +283,7 @@ def _require_none(options: Sequence[str], what: str) -> None:
     """Refuse options that do not go with `what`.
 
     Raises:
-        InputError: There are some.
+        InputError: Such an option is given.
     """
     if options:
         raise InputError(f"{options[0]}: got it with {what}, expected none; leave it out")

@@ -237,7 +237,7 @@ def profile_links(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure every pair of ranks by ping-pong, over gloo also two that compute, and write the cluster.
+    """Measure every pair of ranks by ping-pong, and write the cluster; over gloo, also measure two ranks that compute.
 
     Under torchrun, measure its ranks on all its nodes, by ping-pong alone.
     """

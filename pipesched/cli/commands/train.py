@@ -326,10 +326,10 @@ class TrainingOptions:
     settings: TrainSettings
 
     def require_possible(self, num_seeds: int, target_loss: float | None) -> None:
-        """Refuse costs that no training takes, settings that no schedule follows, and impossible seeds and targets.
+        """Refuse costs that no training uses, settings that no schedule follows, and impossible seeds and targets.
 
         Raises:
-            ArgumentError: There are such options; or several runs would share files.
+            ArgumentError: Such an option is given, or several runs would share files.
         """
         if target_loss is not None and not math.isfinite(target_loss):
             raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")

@@ -55,7 +55,7 @@ class ChangeOptions:
         """Return the options as keywords of `pipesched.what_if`.
 
         Raises:
-            InputError: A text is no change.
+            InputError: The text of an option is not a valid change.
         """
         return {**_links(self.link), **_slow(self.slow or ()), "heal": self.heal or (), "cluster": self.cluster}
 

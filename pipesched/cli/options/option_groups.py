@@ -27,7 +27,7 @@ _WIDE, _SETTINGS = "wide", "settings_file"
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `command` with each dataclass parameter, and each in it, spread out into one option per field."""
+    """Return `command` with each dataclass parameter, also a nested one, replaced by one option per field."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []

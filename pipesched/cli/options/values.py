@@ -225,7 +225,7 @@ def _ranged(part: str, place: str, read: Callable[[str], float]) -> list[float]:
     """Return the numbers of ``first:last``, ``first:last:step`` or ``first:last:xfactor``.
 
     Raises:
-        InputError: It is no such range, or an empty or infinite one.
+        InputError: The text is no such range, or the range is empty or infinite.
     """
     first, last, *steps = (piece.strip() for piece in part.split(":"))
     step = steps[0] if len(steps) == 1 else "1"

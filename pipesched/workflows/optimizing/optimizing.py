@@ -105,7 +105,7 @@ def _require_optimizable(question: OptimizeQuestion, setup: Setup) -> None:
     """Refuse an invalid limit, and conditions under which no order is the best.
 
     Raises:
-        ArgumentError: There is one.
+        ArgumentError: The limit is invalid, or such a condition is given.
     """
     if question.in_flight is not None:
         require_rate("in_flight", question.in_flight)
@@ -117,10 +117,10 @@ def _require_optimizable(question: OptimizeQuestion, setup: Setup) -> None:
 
 
 def _require_unset(question: OptimizeQuestion, schedule: str) -> None:
-    """Refuse settings of a batch with a flush, for a run without one.
+    """Refuse settings for a batch with a flush if the run has no flush.
 
     Raises:
-        ArgumentError: There is one.
+        ArgumentError: Such a setting is given.
     """
     for name in ("is_split", "may_recompute", "is_repeated"):
         if getattr(question, name):

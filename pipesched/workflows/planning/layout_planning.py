@@ -144,7 +144,7 @@ def _require_suited(cluster: Cluster) -> None:
     """Refuse devices that differ in speed, memory or links, and links of unlimited bandwidth.
 
     Raises:
-        ArgumentError: There are some.
+        ArgumentError: Devices differ, or a link is unlimited.
     """
     kinds = {(device.speed, device.memory_bytes, device.op_s) for device in cluster.devices}
     if len(kinds) > 1 or cluster.links:
@@ -164,7 +164,7 @@ def _counts(counts: Counts | None) -> tuple[int, ...] | None:
 
 
 def _recomputes(choice: RecomputeChoice, trainer: TrainerName | None) -> tuple[Recomputation, ...]:
-    """Return the recomputations to try; the selective one of torchtitan goes by operation."""
+    """Return the recomputations to try; for torchtitan, selective recomputation is ``alternate``, by operation."""
     parts: tuple[Recomputation, ...] = ("alternate" if trainer == "torchtitan" else "selective", "full")
     none: tuple[Recomputation, ...] = ("none",)
     return none if choice == "no" else parts if choice == "yes" else none + parts

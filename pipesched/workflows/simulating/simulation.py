@@ -141,7 +141,7 @@ def _variation(setup: Setup) -> Variation:
         what, advice = "runs", "give two runs or more of one schedule"
         if costs.model_name is not None:
             what, advice = f"a profile of {costs.model_name}", "profile the model again, with 2 `repeats` or more"
-        raise ArgumentError(f"spread: got {what} without how seconds vary, expected costs that say it; {advice}")
+        raise ArgumentError(f"spread: got {what} without how seconds vary, expected their variation; {advice}")
     return costs.variation
 
 
@@ -266,7 +266,7 @@ class Simulation(Result, Prediction):
 
     @cached_property
     def peak(self) -> FullestMoment | None:
-        """The device that holds most, when, and the op that took it there; None where the costs have no bytes."""
+        """The fullest device, the time of its peak, and the op at that time; None if the costs have no bytes."""
         return fullest_moment(self.timeline)
 
     @property

@@ -1,4 +1,4 @@
-"""Two Timelines of one schedule side by side: a prediction and a measurement, or two of a kind."""
+"""Two Timelines of one schedule side by side: a prediction and a measurement, or two of one kind."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _OF_WEIGHTS = (Reduce, WeightsOp)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TimelineComparison(Result):
-    """Two Timelines of one schedule: a prediction and a measurement, or two of a kind.
+    """Two Timelines of one schedule: a prediction and a measurement, or two of one kind.
 
     Attributes:
-        timelines: The prediction first; two of a kind in the given order, with distinct names.
+        timelines: The prediction first; two Timelines of one kind in the given order, with distinct names.
         comparison: Every quantity in both, and their differences.
-        explanation: Why the prediction is off; None for two of a kind.
+        explanation: Why the prediction is off; None for two predictions or two measurements.
         left_out: Sentences on ops that only one of the two has.
     """
 
@@ -97,7 +97,7 @@ class TimelineComparison(Result):
 
     @property
     def caption(self) -> str:
-        """The caption of a picture: why the prediction is off; empty for two of a kind."""
+        """The caption of a picture: why the prediction is off; empty for two predictions or measurements."""
         return "" if self.explanation is None else self.explanation.sentence
 
     def plot(self) -> Figure:
@@ -113,7 +113,7 @@ class TimelineComparison(Result):
         return [*filter(None, (self.table(), self.split_table()))]
 
     def split_table(self) -> Table | None:
-        """Return the parts of the error of a prediction, or None for two of a kind."""
+        """Return the parts of the error of a prediction, or None for two predictions or two measurements."""
         return None if self.explanation is None else split_table([self.explanation])
 
 

@@ -297,10 +297,10 @@ def _prepared(question: TrainQuestion) -> Training:
 
 
 def _require_held_out(question: TrainQuestion, model: Model, *, averages: bool) -> None:
-    """Refuse evaluations during a run that has not one model in this process, or no accuracy.
+    """Refuse evaluations during a run if this process does not hold one whole model, or if there is no accuracy.
 
     Raises:
-        ArgumentError: There are such evaluations.
+        ArgumentError: Such evaluations are requested.
     """
     if question.is_elsewhere:
         fault = "a process per rank, expected all ranks in this process, as an evaluation needs all stages"
@@ -359,7 +359,7 @@ def require_trainable(question: TrainSettings) -> None:
     """Refuse settings that this machine cannot run, and settings for several processes if there is only one.
 
     Raises:
-        ArgumentError: There are such settings.
+        ArgumentError: Such a setting is given.
     """
     require_possible(question)
     if question.is_distributed or is_rank():
@@ -384,7 +384,7 @@ def _require_no_streams(question: TrainSettings) -> None:
     """Refuse streams of one process where each rank has a process.
 
     Raises:
-        ArgumentError: They are requested.
+        ArgumentError: Streams are requested.
     """
     for name, value in (("transport", "streams"), ("has_green_contexts", True)):
         if getattr(question, name) == value:

@@ -64,7 +64,7 @@ class TrainingResult(Result):
 
     @property
     def held_out_accuracy(self) -> float | None:
-        """The accuracy of the final weights, on held-out samples; None without such a loss."""
+        """The accuracy of the final weights on held-out samples; None without samples, or if targets are no classes."""
         return None if self.trained.held_out is None else self.trained.held_out.accuracy
 
     @property

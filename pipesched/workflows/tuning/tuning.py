@@ -228,7 +228,10 @@ def _searched(question: TuneQuestion, problem: Problem, space: Space, measuremen
 
 
 def _paced(result: TuneResult, count: int) -> TuneResult:
-    """Return the result with the steady state of the first settings of either training, or why it is unknown."""
+    """Return the result with steady-state times for the first settings, with and without elastic averaging.
+
+    A time may be the reason why it is unknown.
+    """
     trainings: dict[str, list[Outcome]] = {}
     for outcome in result.fitting:
         trainings.setdefault(outcome.setting.training, []).append(outcome)
