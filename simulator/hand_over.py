@@ -4,8 +4,8 @@
                                    └── message ──┐
     rank 1   Recv ├ post ┤ ......................├ receive ┤ F0 ├ op ┤ ..
 
-It asks as much of the device as an op of the stage that it is for. The event engines ask here for each post, receipt
-and op; closed forms use `Cluster.hand_over_s`, the same for one message.
+A hand-over uses as much of the device as an op of its stage. The event engines get the hand-over of each post, receipt
+and op here. Closed forms use `Cluster.hand_over_s`, which gives the same time for one message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HandOverWork(NamedTuple):
 
     Attributes:
         device: Device of the rank.
-        stage: The stage whose utilisation it has.
+        stage: The stage whose utilisation the work has.
         hop: The hop of its message, or None for `HandOverPart.OP`, which has no message either.
     """
 

@@ -1,8 +1,8 @@
 """The gradients of a stage: buckets that are summed over its replicas, their norm, and their mean over micro-batches.
 
-Parameters that stages share (ties) are summed over these stages too, all in one bucket. A stage adds zeros for those
-that it lacks. After the sum, all copies of a parameter have the same gradient, so equal optimizers keep them equal. The
-norm counts each copy once.
+Parameters that stages share (ties) are summed over these stages too, all in one bucket. A stage adds zeros for
+parameters that it lacks. After the sum, all copies of a parameter have the same gradient, so equal optimizers keep them
+equal. The norm counts each copy once.
 
 A Step uses the mean over the micro-batches whose backward ended since the last Step. `step_sizes` counts these
 micro-batches, over all replicas of the stage. The sum becomes their mean in one of two ways, with equal results up to

@@ -96,7 +96,7 @@ class LearningRate:
             self._rates.clear()
 
     def ahead(self, num_steps: int) -> float:
-        """Return the rate after `num_steps` more Steps of the stage over the present rate."""
+        """Return the ratio of the rate after `num_steps` more Steps of the stage to the present rate."""
         if not self._rates:
             _load(self._ahead, _numbers(self._scheduler))
             self._rates.append(_set_rate(self._beside, self._ahead))

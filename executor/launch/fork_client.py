@@ -135,7 +135,7 @@ class _Server:
         self.end_seen: str | None = None
 
     def is_ours(self) -> bool:
-        """Whether it lives, and this is the process that has started it."""
+        """Whether the server is running, and this process has started it."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def start(self, what: Mapping[str, object]) -> Forked:

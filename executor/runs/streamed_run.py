@@ -67,7 +67,7 @@ def _built(
     listener_of: Callable[[int], RankListener],
     model: Model | None,
 ) -> tuple[list[Rank], dict[int, Batch], list[DevicePosition]]:
-    """Return the ranks, their data, and the positions of their devices, which the host runs ahead of."""
+    """Return the ranks, their data, and the position of each device, which lags behind the host."""
     built = resolve_model(spec.model or "") if model is None else model
     streams = make_streams(devices, are_green=spec.has_green_contexts)
     batches, positions = dict[int, Batch](), list[DevicePosition]()

@@ -128,7 +128,7 @@ class ChannelEnds(Transport):
         """Wait for `work` before the rank reads its tensor."""
 
     def _staged(self, tensor: Tensor) -> Tensor:
-        """Return `tensor` where messages start from."""
+        """Return `tensor` in the memory from which messages are sent."""
         return tensor
 
     def _unstaged(self, tensor: Tensor) -> Tensor:

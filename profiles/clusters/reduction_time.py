@@ -86,7 +86,7 @@ def all_reduce(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> AllR
 def all_reduce_rings(num_bytes: int, rings: Sequence[Sequence[int]], cluster: Cluster) -> AllReduce:
     """Return the way to sum `num_bytes` over the devices of each ring, all rings at once; none on one device.
 
-    Rings of fewer devices than the largest take as many rounds.
+    A smaller ring takes as many rounds as the largest ring.
     """
     size, hops = max(map(len, rings), default=1), dict.fromkeys(hop for ring in rings for hop in ring_hops(ring))
     return AllReduce("ring", (_rounds(2 * (size - 1), num_bytes, size, tuple(hops), cluster),) if hops else ())

@@ -491,7 +491,7 @@ def _with_exchanges(
 
 
 def _gradient_bytes(layers: Sequence[LayerCost]) -> int | None:
-    """Return the bytes of the gradients of a stage, or None if no layer says them."""
+    """Return the bytes of the gradients of a stage, or None if no layer has a number."""
     if all(layer.gradient_bytes is None for layer in layers):
         return None
     return sum(layer.said_gradient_bytes for layer in layers)

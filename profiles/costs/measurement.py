@@ -113,7 +113,7 @@ class _Kept(NamedTuple):
     """The boundary storages that autograd keeps for a stage; the input of the stage is kept from the start.
 
     Attributes:
-        received_bytes: For each layer, bytes of the storages in its input that no layer before keeps, but this one.
+        received_bytes: For each layer, bytes of the storages in its input that this layer is the first to keep.
         made_bytes: For each layer, bytes of the storages that it makes for its output and keeps.
         is_output_kept: Whether each storage of the stage's output is kept.
     """

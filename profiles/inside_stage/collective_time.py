@@ -59,8 +59,8 @@ def collective_s(collective: Collective, group: GpuGroup, intra: Link, *, is_cha
         collective: The collective.
         group: The group of its GPUs; GPUs that share an interface have their part of the bandwidth between nodes.
         intra: Link of a GPU to the other GPUs of its node, each way.
-        is_chained: Whether it is one of many in a row, as sums of gradients are, so that most of its rounds overlap and
-            as many as a tree has remain.
+        is_chained: Whether it is one of many in a row, such as sums of gradients. Most of its rounds then overlap; only
+            as many rounds remain as a tree has.
     """
     per_node, num_nodes, inter, ranks = group.per_node, group.num_nodes, group.between, group.size
     if ranks < 2:

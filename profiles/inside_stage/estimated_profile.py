@@ -154,7 +154,7 @@ def estimated_profile(
 
 
 def _head(maker: LayerMaker, placeholder_bytes: int) -> TransformerLayer:
-    """Return the head, in whose passes the placeholders of fused gradients of the blocks remain from the last step."""
+    """Return the head; its passes also hold the placeholders of the blocks' fused gradients from the last step."""
     head = maker.head()
     kept_bytes = placeholder_bytes if maker.sharding.has_fused_gradients else 0
     return replace(head, working_bytes=head.working_bytes + kept_bytes)
@@ -219,7 +219,7 @@ def training_state(
 
 
 def _summed_bytes(sharding: LayerSharding) -> int:
-    """Return the bytes of an element of a gradient in a sum; further bytes are copies."""
+    """Return the bytes per gradient element that a sum sends; further bytes of a gradient are copies of it."""
     return min(FLOAT32_BYTES, sharding.gradient_bytes)
 
 

@@ -449,7 +449,7 @@ class LayerMaker:
         passes.moved("feed-forward residual", 3 * self.message_bytes, self.message_bytes)
 
     def _norm(self, passes: _Passes, name: str) -> None:
-        """Add a norm of the activation between matrices; it keeps its output, and its input but for the layer's own."""
+        """Add a norm of the activation between matrices; it keeps its output, and its input if not the layer's."""
         number = self.message_bytes
         saved = (2 if passes.forward else 1) * number + 2 * FLOAT32_BYTES * self.between_tokens
         passes.moved(name, 2 * number, 4 * number, saved)

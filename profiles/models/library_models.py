@@ -67,7 +67,7 @@ class _Tokens:
         return {key: part.contiguous() for key, part in inputs.items()}, tokens[:, self.context + 1 :].contiguous()
 
     def masked(self, num_samples: int, seed: int, is_held_out: bool = False) -> tuple[Any, Tensor]:
-        """Return tokens, of which an equal number in each sample is masked by the last token, and the masked tokens."""
+        """Return (tokens, of which the last token masks an equal number in each sample; the masked tokens)."""
         tokens = self.draw(num_samples, self.context, seed, is_held_out)
         order = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(seed)).argsort(1)
         is_masked = order < max(1, self.context * _MASKED_PERCENT // 100)

@@ -86,7 +86,7 @@ def resolve_model(text: str) -> Model:
 
 
 def _made(text: str, factory: Callable[[], Any]) -> Any:
-    """Return the result of a factory, of a whole module the model: its weights never had memory."""
+    """Return the result of a factory; a whole module becomes a model without memory for its weights."""
     source = ModuleFactory(factory, itemgetter(0))
     made = source.result
     if isinstance(made, (tuple, list)) and len(made) == 3 and _is_whole(made[0]):

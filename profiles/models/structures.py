@@ -51,7 +51,7 @@ def flattened(tree: Any) -> tuple[Value, Structure]:
     The value of one tensor is this tensor. Everything else, such as None and numbers, is a constant of the structure.
 
     Raises:
-        ProfileError: There is a numpy array, which is neither.
+        ProfileError: There is a numpy array, which is neither tensor nor constant.
     """
     tensors: list[Tensor] = []
     template = _emptied(tree, tensors)

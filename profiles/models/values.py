@@ -41,7 +41,7 @@ def mapped(change: Callable[[Tensor], Tensor], value: Value) -> Value:
 
 
 def detached(value: Value) -> Value:
-    """Return the value without its graph; a tensor of a tuple still tells by `requires_grad` if it had one.
+    """Return the value without its graph; tensors of a tuple keep their `requires_grad`.
 
     A tensor alone requires no gradient.
     """

@@ -137,7 +137,7 @@ def is_searched(costs: CostSource, partition: str | None, num_stages: int) -> bo
 
 @lru_cache(maxsize=64)
 def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence[float]) -> tuple[int, ...]:
-    """Return the layers, stage by stage, of the cut with the fastest slowest stage, then the least sum of squares."""
+    """Return the layers, stage by stage, of the cut that minimizes the slowest stage, then the sum of squares."""
     import numpy as np
 
     sums = np.array(prefixes.sums(seconds))

@@ -92,7 +92,7 @@ def balanced_partition(
     speeds: Sequence[float] | None = None,
     fits: Callable[[int, int, int], bool] | None = None,
 ) -> tuple[tuple[int, int], ...]:
-    """Return the stages with the fastest slowest stage; among equals the most even stages, large ones first.
+    """Return the stages that minimize the time of the slowest stage; among equals, the most even, large ones first.
 
     Args:
         seconds: Forward plus backward of each layer on a device of speed 1.

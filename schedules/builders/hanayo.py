@@ -12,8 +12,8 @@ of p micro-batches follow one another without a gap. A greedy order, backward fi
 pipeline, takes the same time.
 
 If B takes as long as F, a rank is idle for 2 (p - 1) chunk times, with any number of rounds: bubble_overhead
-(p - 1) / (2 w m), as with 2 w interleaved chunks. The longer B is, the less the rounds fit together: idle for
-2 (p - 1)(t_f + m / p (t_b - t_f)), both of one chunk. A rank holds min(m, p) micro-batches at most.
+(p - 1) / (2 w m), as with 2 w interleaved chunks. With a longer B the rounds leave gaps, and a rank is idle for
+2 (p - 1)(t_f + m / p (t_b - t_f)), where t_f and t_b are of one chunk. A rank holds min(m, p) micro-batches at most.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
 
 
 def _events(op: Op) -> Sequence[_Event]:
-    """Return the events in `op`; a sum over stages is none of one stage."""
+    """Return the events in `op`; a sum over stages is no event of one stage."""
     match op:
         case Compute() | Overlap():
             return [part for part in computes(op) if part.phase in ENDS_MICROBATCH]

@@ -203,7 +203,7 @@ def int32s(count: int, number: int = 0) -> Int32s:
 
 
 def int8s(count: int) -> Int8s:
-    """Return `count` small zeros."""
+    """Return `count` zeros of one byte each."""
     return np.zeros(count, np.int8)
 
 

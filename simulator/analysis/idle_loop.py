@@ -23,7 +23,7 @@ class Works(NamedTuple):
         cells: Cells of the works, in order of their starts.
         ranks: The rank of each.
         late: Cells that its ranks wait for behind their last works, in the order of posting.
-        late_ends_s: Until when they wait for each [s].
+        late_ends_s: The end of the wait for each of these cells [s].
     """
 
     cells: Int32s
@@ -54,9 +54,9 @@ class Posts(NamedTuple):
     Attributes:
         sends: Cell of the Send of each activation and gradient of a stage, or -1.
         recvs: Cell of the Recv, in the same way.
-        reduces: For a cell of a Step the Reduce that it waits for, of a computation the Unshard, -1 without one; empty
-            if none waits.
-        left_s: For a cell of a Send the time when its rank is free of it [s]; empty if at once.
+        reduces: For the cell of a Step, the cell of the Reduce that it waits for; for a computation, the Unshard; -1
+            without a wait. Empty if no op waits.
+        left_s: For the cell of a Send, the time when the rank has posted it [s]; empty if posting takes no time.
     """
 
     sends: Int32s
@@ -170,7 +170,7 @@ def find_transfers(cells: Cells, num_stages: int, num_microbatches: int, sends: 
 
 
 def free_s(cell: int, times: SpanTimes, posts: Posts) -> float:
-    """Return when the rank of a Send is free of it [s]."""
+    """Return the time when the rank of a Send has posted it [s]."""
     return float(posts.left_s[cell] if len(posts.left_s) > 0 else times.posted_s[cell])
 
 

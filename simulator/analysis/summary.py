@@ -67,7 +67,7 @@ class Summary:
     """One schedule; the fields are the columns, and None stands where something is not known.
 
     Attributes:
-        name: The schedule's.
+        name: Name of the schedule.
         makespan_s: Time from the first start of work to its last end [s].
         makespan_p50_s: Median of the makespans of several runs with jitter, or None for one run.
         makespan_p90_s: Their 90th percentile.

@@ -185,8 +185,8 @@ def search_interval(
 ) -> tuple[int, tuple[IntervalGoodput, ...]]:
     """Return the best checkpoint interval [steps], and the goodput over intervals, from short to long.
 
-    The best interval has the least expected seconds; no draw decides. Of the intervals, some have all lengths,
-    and some are near the best. Intervals with which a run takes more than twice as long as with the best are left out.
+    The best interval has the least expected seconds; no draw decides. Some of the intervals cover all lengths, and some
+    are near the best. Intervals with which a run takes more than twice as long as with the best are left out.
 
     Args:
         training: The training.

@@ -129,7 +129,7 @@ class KnownReductions(NamedTuple):
         firsts: First reduction, by number of the group.
         lasts: Last reduction that the rank has posted, by content and stage.
         open_of: Reduction that the rank's next Step waits for, by stage.
-        open_ranks: The rank of the last two, by stage.
+        open_ranks: Rank to which `lasts` and `open_of` belong, by stage.
         gathers: Cell of the Unshard that the next computation waits for, by stage.
     """
 

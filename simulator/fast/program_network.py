@@ -67,7 +67,7 @@ class NetworkCompiler:
         self._sharers = {device: number for number, device in enumerate(shared)}
 
     def numbers(self) -> ProgramNetwork:
-        """Return the numbers."""
+        """Return the network as numbers for the event loop."""
         program, costs = self._program, self._costs
         hops = [(self._devices[source], self._devices[target]) for source, target in program.channels]
         wire_of = {hop: number for number, hop in enumerate(dict.fromkeys(hops))}

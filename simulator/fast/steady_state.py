@@ -105,7 +105,7 @@ class RepeatedRuns:
 
 
 def several(scenario: Scenario) -> Inexact:
-    """Return why several pipelines have no pace that one run shows."""
+    """Return the reason why one run cannot show the pace of several pipelines."""
     return Inexact(
         f"{scenario.schedule.name}: got {scenario.num_pipelines} pipelines, expected one, as several drift apart; "
         "try predict_drifting"

@@ -116,7 +116,7 @@ class ErrorSplit:
         replays: Replays with the run's works; with its hand-over too; and with each single message as late as it was.
         num_messages: Messages and reductions that a work needs.
         num_seen: Messages and reductions whose arrival the run shows; others are as late as is usual.
-        is_launch_bound: Whether hand-over is also the launching that bounds the run.
+        is_launch_bound: Whether launching bounds the run, so that hand-over includes launching.
     """
 
     name: str

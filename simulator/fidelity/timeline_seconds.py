@@ -103,7 +103,7 @@ class Reader:
 
     @property
     def wait_s(self) -> float:
-        """Time from the reaching to the continuing [s]."""
+        """Time from when the rank reaches the op until it continues [s]."""
         return max(0.0, self.continued_s - self.reached_s)
 
 

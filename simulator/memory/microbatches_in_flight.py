@@ -56,7 +56,7 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
 
 
 def peaks_in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> dict[int, InFlight]:
-    """Return, per device, the first sample of the most micro-batches of `in_flight`, without making the others."""
+    """Return, per device, the first sample with the most micro-batches in flight, without building all samples."""
     peaks = {}
     for held, unit in _parts_held(timeline, costs, schedule):
         devices, begins = np.unique(held.devices, return_index=True)

@@ -166,7 +166,7 @@ def most_in_flight(schedule: Schedule, costs: StageCosts) -> float:
 def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> ActivationRoom | None:
     """Return the room that weights and the optimizer's state leave on each device, in bytes.
 
-    Gradients and messages count as any list holds them at least; `simulator.memory` counts the memory of one list.
+    Gradients and messages count with the least bytes that any list holds; `simulator.memory` counts one list exactly.
 
     Returns:
         The room, or None if a device has no limit or the costs lack bytes.

@@ -263,7 +263,7 @@ class DueBlocks:
         return blocks
 
     def _with_first_rounds(self, block: DueBlock) -> Iterator[DueBlock]:
-        """Yield a block with first rounds of their own, after which the gradients come."""
+        """Yield variants of a block with other first rounds; the gradients come after the first round."""
         for num_first in range(1, min(self._num_microbatches, _MOST_IN_FIRST) + 1):
             for size, interval, haste in _FIRST_ROUNDS:
                 rounds = replace(
@@ -375,7 +375,7 @@ class DueBlocks:
 
 
 def _changed_shifts(shifts: Sequence[float], draw: Random) -> tuple[float, ...]:
-    """Return how much later ops are due, some of them changed: single ones, or all from one on."""
+    """Return the delays of due dates with a random change: of single ops, or of all ops from one on."""
     changed = [*shifts]
     for _ in range(draw.choice((1, 1, 2, 3))):
         first = draw.randrange(len(changed))

@@ -198,7 +198,7 @@ class _BlockSearch:
         self.fewest, self.best, self.best_starts = DOES_NOT_FIT, self.blocks.first[0], list[int]()
 
     def begin(self, block: DueBlock) -> None:
-        """Forget all others but one block."""
+        """Forget all blocks but the given one."""
         self.fewest = DOES_NOT_FIT
         self.learn(block)
 

@@ -111,7 +111,7 @@ def critical_places(arrays: DueArrays, state: OrderState, end: int, first: int) 
         arrays: The problem.
         state: Orders that have been worked through.
         end: The end of the last op [ticks].
-        first: Of ranks that end last, the path of this one counts, or of the next before it.
+        first: If several ranks end last, take the path of this rank, or of the nearest rank before it.
     """
     num_ranks, place, count = len(arrays.limits), -1, 0
     for turn in range(num_ranks):

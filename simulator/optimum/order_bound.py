@@ -1,8 +1,8 @@
 """A lower bound of an order problem, by each rank alone: Jackson's preemptive schedule.
 
 Every op of a rank has a head, the earliest arrival of its inputs, and a tail, the work that must follow it. A rank that
-may interrupt its ops, and always runs the ready op with the longest tail, ends all
-ops and tails as early as can be; no rank that may not interrupt is earlier (Carlier, EJOR 1982). Heads and tails are
+may interrupt its ops, and always runs the ready op with the longest tail, ends all ops and tails as early as possible.
+A rank that cannot interrupt ends no earlier (Carlier, EJOR 1982). Heads and tails are
 longest paths in which memory counts as well: the forward that finds no room waits for a backward. In a repeated batch,
 heads and tails count within the rank's own time, from its first op to its last.
 

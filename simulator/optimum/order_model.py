@@ -43,7 +43,7 @@ class OrderRequest:
     Attributes:
         problem: The problem.
         starts: Starts of an order that keeps to the limits [ticks].
-        bound: Ticks that no order is shorter than.
+        bound: Lower bound on the ticks of any order.
         seconds: Time limit [s].
         num_workers: Threads.
         resolution: Ticks that times are rounded down to.

@@ -145,7 +145,7 @@ class OrderProblem:
         return replace(self, room=replace(self.room, limits=limits))
 
     def since(self, arc: OrderArc) -> int:
-        """Return the first micro-batch whose op comes first by an arc."""
+        """Return the first micro-batch whose op another op waits for, by an arc."""
         return max(arc.since, self.first(arc.before), self.first(arc.after) - arc.distance)
 
     def first(self, kind: int) -> int:
@@ -286,7 +286,7 @@ def _ticks(seconds: float, tick_s: float) -> int:
 
 
 def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bool:
-    """Whether arcs do not cover a rank's limit: it has several stages, or R, or keeps another size for W."""
+    """Whether arcs cannot express a rank's limit: the rank has several stages or R, or W keeps fewer bytes than I."""
     if room.counts_bytes:
         return True
     stages = {kind.op.stage for kind in kinds if kind.rank == rank}

@@ -63,7 +63,7 @@ class OrderProof:
     Attributes:
         starts: Starts of all ops [ticks].
         ticks: The end of the last one.
-        bound: Ticks that no order is shorter than.
+        bound: Lower bound on the ticks of any order.
         resolution: Ticks that times were rounded down to for the search.
         is_stopped: Whether the search was interrupted.
     """
@@ -155,7 +155,7 @@ class OrderSearcher:
         return OrderProof(starts, ticks, min(news.bound, ticks), resolution, is_stopped)
 
     def _news(self, request: OrderRequest) -> Iterator[SearchNews]:
-        """Yield the reports of a search, the last one again every `_TICK_S`, until it or its time is over.
+        """Yield the reports of a search until the search or its time is over; repeat the last report every `_TICK_S`.
 
         Raises:
             SimulationError: The process has ended by itself, or does not answer.
@@ -284,7 +284,7 @@ def excess_in(room: ActivationRoom, costs: StageCosts, cluster: Cluster) -> Exce
     """Return the function that computes by how much the lists of each rank exceed its memory; 0 in a counted room.
 
     Args:
-        room: Its unit.
+        room: The room for activations; the excess is in its unit.
         costs: Bytes of the stages.
         cluster: The memory of the devices; each rank has one of its own.
     """

@@ -14,10 +14,10 @@ the forwards, and back with the backwards: with the way (j, k) of all passed ops
 
     T >= way(j, k) / (h(j) - h(k) + 1)      for all j <= k
 
-For a given T the last rank needs h = 1, and every other one, from there, the least that keeps this: no rank can have a
-smaller h. A rank that runs ahead, h > 1, may have weights to predict, or to keep for its backwards: its forwards or
-Steps then take longer, which an order of another kind may avoid for some of its micro-batches. The
-period of any order has three lower bounds: the work of a rank, the time that the messages of one micro-batch occupy one
+For a given T, the last rank needs h = 1. Going back from there, each rank takes the least h that satisfies this; no
+rank can have a smaller h. A rank that runs ahead, h > 1, may have weights to predict, or to keep for its backwards: its
+forwards or Steps then take longer, which an order of another kind may avoid for some of its micro-batches. The period
+of any order has three lower bounds: the work of a rank, the time that the messages of one micro-batch occupy one
 direction of a link, and a round trip from rank j to the last rank and back, divided by the micro-batches that fit on
 rank j (Little's law). With a period no shorter than the second bound, no message waits for the message before it.
 """

@@ -37,7 +37,7 @@ from pipesched.simulator.search import Setting, memory_excess
 
 @final
 class Bounds:
-    """The bounds of candidates on one cluster, however messages go there: network options only make a run longer."""
+    """The bounds of candidates on one cluster, for all network options: these only make a run longer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

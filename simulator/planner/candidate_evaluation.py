@@ -101,7 +101,7 @@ def predict_candidate(
 
 
 def timeline_of(candidate: Setting, request: Request) -> Timeline:
-    """Return the Timeline of the `steps_of` steps that a candidate of a request is predicted by; raises as above."""
+    """Return the Timeline of the `steps_of` steps that predict a candidate; raises as `predict_candidate`."""
     costs = request.cuts().costs_of(candidate)
     timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
     assert timeline is not None, "of one pipeline there always is one"

@@ -101,7 +101,7 @@ class Cuts:
     def within(
         self, size: int, speeds: tuple[float, ...], limits: tuple[int | None, ...], in_flight: tuple[int, ...]
     ) -> Partition | None:
-        """Return the cut with the fastest slowest stage among all that fit, or None if none fits.
+        """Return the cut that fits and minimizes the time of the slowest stage, or None if no cut fits.
 
         Bytes of layers are added up: a storage that two layers keep counts for both.
 

@@ -54,7 +54,7 @@ class LayoutJudge:
         return no_layout(self._request)
 
     def first(self, setting: Setting, number: int) -> BoundedSetting[float]:
-        """Return a layout under its bound, or refused if no cut of it fits into memory by its bound.
+        """Return a layout with the lower bound of its cost, or refused if by its bound no cut fits into memory.
 
         Args:
             setting: The layout.
@@ -102,8 +102,8 @@ class LayoutJudge:
     def predicted(self, layout: TransformerLayout) -> Outcome:
         """Predict time and memory of a layout with its partition, whatever the memory of a GPU.
 
-        All stages step behind the last backward of all, as clipping by the norm of all gradients needs: the lists are
-        run with Steps that take no time, and the longest sum of the steps of a rank comes on top.
+        All stages step after the last backward of any stage, because clipping needs the norm of all gradients. The
+        lists are simulated with Steps that take no time, and the longest sum of the steps of a rank is added.
         """
         request = self._request
         try:

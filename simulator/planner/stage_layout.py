@@ -53,7 +53,7 @@ class StageLayout:
 
     @property
     def goes_round(self) -> bool:
-        """Whether rank k of p begins a micro-batch only when the one p - k before it has come back."""
+        """Whether rank k of p begins micro-batch i only after the backward of micro-batch i - (p - k)."""
         return self.in_flight_rule is InFlightRule.DEPTH
 
     def in_flight(self, rank: int, num_microbatches: int) -> int:

@@ -113,8 +113,8 @@ def costs_of_cuts(
 def fastest_cut(task: CutTask) -> Layers:
     """Return the layers of each stage with which the schedule is fastest, as far as a short search finds them.
 
-    The search never returns a cut that is slower than a uniform one, or one whose slowest stage is as fast as can be.
-    Cuts that hold more than a device has count only where no cut is found that fits.
+    The search never returns a cut that is slower than the uniform cut, or than the cut that minimizes the time of the
+    slowest stage. It returns a cut that exceeds the memory of a device only if it finds no cut that fits.
 
     Raises:
         ProfileError: There are more stages than layers, or a time is negative or not finite.

@@ -277,5 +277,5 @@ def ordered_by(outcomes: Iterable[Outcome], by: str) -> tuple[Outcome, ...]:
 
 
 def pareto_front(outcomes: Iterable[Outcome], by: str) -> tuple[Outcome, ...]:
-    """Return the fitting outcomes that no other one beats in `by` and memory at once, by rising `by`."""
+    """Return the fitting outcomes that no other outcome beats in both `by` and memory, sorted by `by`, ascending."""
     return front_of(outcome for outcome in ordered_by(outcomes, by) if MEASURES[by](outcome) is not None)

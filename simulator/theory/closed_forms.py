@@ -36,8 +36,10 @@ def one_f_one_b_makespan_s(p: int, m: int, t_f: float, t_b: float, transfer_s: f
 def two_rank_afp_makespan_s(m: int, advance: int, t_f: float, t_b: float, transfer_s: float = 0.0) -> float:
     """Return the makespan of 1F1B with advance forward propagation on two ranks (AvgPipe, PPoPP 2023, Figure 7).
 
-    GPipe's makespan, and every advance + 2 micro-batches the rest of a round trip 2 c that `advance` pairs of F and B
-    have not hidden: (m + 1)(t_f + t_b) + 2 c + floor((m - 1) / (advance + 2)) max(0, 2 c - advance (t_f + t_b)).
+    It is GPipe's makespan, plus a wait once in advance + 2 micro-batches. The wait is the part of a round trip 2 c that
+    `advance` pairs of F and B do not hide. Together:
+
+        (m + 1)(t_f + t_b) + 2 c + floor((m - 1) / (advance + 2)) max(0, 2 c - advance (t_f + t_b))
     """
     unhidden_s = max(0.0, 2 * transfer_s - advance * (t_f + t_b))
     return gpipe_makespan_s(2, m, t_f, t_b, transfer_s) + (m - 1) // (advance + 2) * unhidden_s
@@ -74,7 +76,7 @@ def afp_in_flight(p: int, m: int, rank: int, advance: int) -> int:
 
 
 def interleaved_peak_factor(p: int, v: int) -> float:
-    """Return 1 + (p - 1) / (p v): activations on rank 0 over 1F1B's, m a multiple of p and above p.
+    """Return 1 + (p - 1) / (p v), the activations on rank 0 relative to 1F1B, for m above p and a multiple of p.
 
     Source: Reducing Activation Recomputation in Large Transformer Models, arXiv:2205.05198, section 4.2.3.
     """
@@ -84,8 +86,8 @@ def interleaved_peak_factor(p: int, v: int) -> float:
 def looped_bfs_makespan_s(p: int, m: int, v: int, t_f: float, t_b: float, transfer_s: float = 0.0) -> float:
     """Return the makespan of looped BFS (arXiv:2211.05953).
 
-    For F, and likewise for B, in chunk times t: (v - 1) max(m t, p (t + c)) + m t + (p - 1)(t + c), as a chunk begins
-    when the one before is through with all micro-batches, and when the first of them has come round. With c = 0 and m
+    For F, and likewise for B, in chunk times t, it is (v - 1) max(m t, p (t + c)) + m t + (p - 1)(t + c). A chunk
+    begins when the chunk before has run all micro-batches, and the first of them has passed all ranks. With c = 0 and m
     of at least p this is (m + (p - 1) / v)(t_f + t_b).
     """
     c = transfer_s if p > 1 else 0.0
@@ -118,7 +120,7 @@ def one_f_one_b_recompute_makespan_s(p: int, m: int, t_f: float, t_b: float, tra
 
 
 def late_recompute_backward_s(t_f: float, t_b: float) -> float:
-    """Return t_f + t_b: the backward of every form above and below, if a late R of t_f precedes it.
+    """Return t_f + t_b, the time of a backward after a late R of t_f, to use as t_b in the other forms.
 
     No op of a rank comes between a late R and its backward, and both wait for the gradient. With transfer_s = 0, 1F1B
     takes (m + p - 1)(2 t_f + t_b), and by p - 1 times t_f longer than with an early R.

@@ -66,7 +66,7 @@ def best_plain(outcomes: Iterable[Outcome]) -> Outcome | None:
 
 
 def pareto(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Return the fitting outcomes that no other one beats in time and memory at once, by rising time."""
+    """Return the fitting outcomes that no other outcome beats in both time and memory, sorted by time."""
     return front_of(ranked(outcomes, Evaluator.SIMULATE))
 
 

@@ -340,7 +340,7 @@ def _write_names(axes: Axes, chart: Chart, left_in: float, to_s: float) -> None:
 
 
 def _dress(axes: Axes, unit: str) -> None:
-    """Leave of the frame only the axis of time."""
+    """Remove the frame, except for the time axis."""
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)

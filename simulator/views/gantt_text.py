@@ -87,7 +87,7 @@ def _slots(works: Sequence[Span], from_s: float, to_s: float, num_slots: int) ->
 
 
 def _parts(span: Span, from_s: float, slot_s: float, num_slots: int) -> Iterator[tuple[int, float]]:
-    """Yield the slots that a span takes something of, and how much [s]."""
+    """Yield each slot that a span overlaps, and the length of the overlap [s]."""
     first = max(0, int((span.start_s - from_s) / slot_s))
     for slot in range(first, min(num_slots, int((span.end_s - from_s) / slot_s) + 1)):
         at_s = from_s + slot * slot_s

@@ -228,7 +228,7 @@ class _Placement:
         self._draw_way(list(all_reduce(1, replicas, self.cluster).hops), _REDUCTION, -0.36)
 
     def _draw_way(self, hops: list[tuple[int, int]], colour: str, side: float) -> None:
-        """Draw an arrow for each hop, at this height of the devices in their size; it passes under other devices."""
+        """Draw an arrow for each hop, at a given share of the devices' height; arrows pass under other devices."""
         for source, target in hops:
             box = self._box(source)
             (x0, y0), (x1, y1) = box.middle(source), self._box(target).middle(target)

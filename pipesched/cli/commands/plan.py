@@ -244,7 +244,7 @@ def _planned_layouts(
 def _print_layouts(
     result: LayoutSearch, trainer: TrainerName | None, out: Sequence[Path], *, explain: bool, is_json: bool
 ) -> None:
-    """Print the layouts, each choice alone if explained, or the best layout for a trainer; write tables of layouts."""
+    """Print the layouts, with each choice explained if requested, or the best layout for a trainer; write tables."""
     if result.best is None and not result.ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say
     for path in out:

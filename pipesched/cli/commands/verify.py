@@ -118,7 +118,10 @@ def _check_options(costs: CostOptions, out: Path | None) -> None:
 
 
 def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, notes: Sequence[str]) -> None:
-    """Write a page of all, with notes; or into a folder, of each, Timelines, one over the other, page and trace."""
+    """Write one page of all schedules with notes, or a folder.
+
+    For each schedule, the folder gets both Timelines, a picture of them, a page and a trace.
+    """
     from pipesched.workflows.timelines import comparison_table
 
     limit = costs.machines.limit_bytes()

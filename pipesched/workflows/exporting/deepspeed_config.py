@@ -70,7 +70,7 @@ def _has_two_gradients(setting: PipelineSetting) -> bool:
 
 
 def _software(setting: PipelineSetting) -> dict[str, tuple[object, ...]]:
-    """Return the values of the fields of an estimate that the engine has; the layers decide about other fields."""
+    """Return, for some fields of an estimate, the values that the engine supports; the layers decide the others."""
     gradient_bytes = 6 if _has_two_gradients(setting) else 2 if setting.dtype in _PRECISIONS else FLOAT32_BYTES
     return {
         "gradient_bytes": (gradient_bytes,),

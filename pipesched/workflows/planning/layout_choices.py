@@ -1,4 +1,4 @@
-"""Each choice of a layout alone: its layouts, the ones that are out, and the fastest of the others."""
+"""Each choice of a layout alone: its number of layouts, how many of them do not fit, and the fastest that fits."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class TuneResult:
 
     @property
     def candidates(self) -> tuple[Outcome, ...]:
-        """The outcomes that fit, without another training unless it is asked for or nothing else fits."""
+        """The outcomes that fit; elastic averaging is included only if it was requested, or if nothing else fits."""
         plainly = tuple(outcome for outcome in self.fitting if outcome.setting.training == "plain")
         return self.fitting if self.averages or not plainly else plainly
 

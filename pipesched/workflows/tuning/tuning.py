@@ -274,7 +274,7 @@ def covered_microbatches(problem: Problem, asked: Sequence[int] | None) -> tuple
     """Return the possible numbers of micro-batches: the given ones, or all that the profile covers.
 
     Raises:
-        ArgumentError: The profile covers none, or not a given one; with the nearest that it covers.
+        ArgumentError: The profile covers no number, or not a given number; the message has the nearest covered number.
     """
     size = problem.batch_size
     covered = [count for count in divisors(size) if problem.covers(count)]

@@ -82,8 +82,7 @@ class MachineDrift:
     """The speed of the machine at each step.
 
     Attributes:
-        yardstick_s: The kernel's seconds before the first profile, and after it, each run and each other profile in
-            turn.
+        yardstick_s: Seconds of the kernel before the first profile, and then after each profile and each run, in turn.
     """
 
     yardstick_s: tuple[float, ...]

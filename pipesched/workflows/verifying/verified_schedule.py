@@ -41,8 +41,8 @@ class VerifiedSchedule:
         measured: The iteration of median makespan.
         comparison: Every quantity in both, and their differences.
         explanation: Why the prediction is off.
-        loss: Mean over all micro-batches. Where pipelines are averaged, or lists with steps between micro-batches split
-            backwards: over the micro-batches whose forwards all read the initial weights.
+        loss: Mean over all micro-batches. If pipelines are averaged, or lists with steps between micro-batches split
+            backwards, the mean is over the micro-batches whose forwards all read the initial weights.
         whole_loss: Loss of the model without a pipeline, on the same micro-batches, with the same steps between them.
         loss_difference: Largest relative difference of the loss of a micro-batch; infinite if a loss is not a number.
     """

@@ -46,8 +46,8 @@ def what_if(asked: WhatIfQuestion) -> WhatIf:
 
     Args:
         run: A measured Timeline, or a file of one. Of several runs, the first is changed, and all give costs.
-        schedule: Another one: lists as `simulate` takes them, or a name; None: the run's. Counts that are not given are
-            the run's; each micro-batch has the same samples as before.
+        schedule: Another schedule, as lists or a name as in `simulate`; None: the schedule of the run. Missing counts
+            are the counts of the run; each micro-batch has the same samples as before.
         recompute: Stages that keep only their input, or ``all``.
         recompute_when: Whether they recompute before the gradient has arrived (early), or after (late); None: as the
             stages of the run that recompute.
