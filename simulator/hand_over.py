@@ -61,7 +61,7 @@ class HandOverWork(NamedTuple):
 
 
 def of_post(rank: int, op: Send | Recv, rank_to_device: Sequence[int]) -> HandOverWork:
-    """Return the work of a rank for a Send or Recv; the message can leave after it."""
+    """Return the work of a rank for a Send or Recv; the message leaves no earlier than this work ends."""
     device, peer = rank_to_device[rank], rank_to_device[op.peer]
     if isinstance(op, Send):
         return HandOverWork(HandOverPart.SEND, device, op.message.stage, (device, peer), op.message)

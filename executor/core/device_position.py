@@ -51,7 +51,7 @@ class DevicePosition:
         self._lock = threading.Lock()
 
     def at(self, index: int, op: Op) -> None:
-        """Note that the host comes to `op`, at position `index` of the list."""
+        """Note that the host has reached `op`, at position `index` of the list."""
         self._num_launched += isinstance(op, Compute | Overlap)
         self._open.append((self._pool.record(), partial(self._come, index, op)))
 

@@ -52,7 +52,7 @@ class StageSums:
         device: Device of the stage.
         tied: All parameters that some stages share, in the order of the model; for parameters that the stage lacks,
             tensors of their shapes.
-        copies: The stage's copies of parameters that an earlier stage has too, which counts their norm.
+        copies: The stage's parameters that an earlier stage has too. Only the earlier stage counts their norm.
     """
 
     max_norm: float | None = None

@@ -115,7 +115,7 @@ class Meter:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Count meanwhile."""
+        """Enter a turn, and leave it at the end of the block."""
         self.enter()
         try:
             yield

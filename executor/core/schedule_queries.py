@@ -25,7 +25,7 @@ def lists_of(schedule: Schedule, ranks: Collection[int]) -> LoweredLists:
 
 @final
 class _Together:
-    """Lists that are lowered in one go; a list that is begun a second time begins the next go."""
+    """Lists of ranks that one pass lowers together; beginning a list a second time starts another pass."""
 
     def __init__(self, schedule: Schedule, ranks: Collection[int]) -> None:
         self._schedule = schedule

@@ -407,7 +407,7 @@ class ModuleStage(Stage):
         return self._input_gradient(graph.x)
 
     def _input_gradient(self, x: Value) -> Value | None:
-        """Return the gradient of a stage's input, which no longer holds it; None on the first stage."""
+        """Take the gradient out of a stage's input, and return it; None on the first stage."""
         if not self._needs_input_gradient:
             return None
         if isinstance(x, Tensor):

@@ -30,7 +30,7 @@ def copied_weights(
 ) -> dict[str, CopiedWeight]:
     """Return the weights and buffers of some stages that have copies, by a name for messages.
 
-    The names that stages share come last; the replicas of a stage have them under another name, too.
+    Weights of replicated stages come first, then weights that stages share. A weight that is both has two names.
 
     Args:
         schedule: The lists; gives the replicas.

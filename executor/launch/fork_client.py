@@ -1,7 +1,8 @@
-"""The fork client, the launcher's side of the fork server: its processes end, with their folder, with the launcher.
+"""The fork client: the launcher's side of the fork server. Its processes and their folder end with the launcher.
 
-Most begin at once, forked from a server that has imported torch already: that takes a core some seconds, for every rank
-again if each is started for itself. So one server per launcher (`launch.fork_server`) is kept for the next run.
+Importing torch takes a core some seconds. Processes that are forked from a server that has imported it begin at once,
+while each process that is started anew imports it again. So each launcher keeps one server (`launch.fork_server`) for
+the next run.
 """
 
 from __future__ import annotations

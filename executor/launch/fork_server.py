@@ -157,7 +157,7 @@ class Server:
         """Return whether nothing is being loaded; there is no other thread then.
 
         Raises:
-            RuntimeError: It could not be loaded, as has been said.
+            RuntimeError: Loading failed, and has already reported why.
         """
         if self._loader is not None and not self._is_loading and not self._is_alone:
             self._loader.join()

@@ -107,7 +107,7 @@ def read_fault(text: str) -> InjectedFault:
 
 
 def named_in_step(op: Op, num_microbatches: int) -> str:
-    """Return how an op is called at which a fault befalls a rank: as in the first step, without its weight version.
+    """Return the name by which a fault refers to an op: its name in the first step, without its weight version.
 
     Args:
         op: An op of any step.

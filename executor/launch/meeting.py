@@ -26,7 +26,7 @@ from pipesched.profiles.processes import open_sockets, owned_folder, strangers
 
 
 def group_beside() -> dist.ProcessGroup:
-    """Return a group of all ranks for a thread of each, beside the default group."""
+    """Return a second group of all ranks, for a thread of each rank that uses it beside the default group."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     return group
 

@@ -136,7 +136,7 @@ class ProgressPage(SharedPage):
         return max(self._cells[first + _SINCE], self._cells[first + _WAITS_SINCE])
 
     def look(self, number: int, ending: str | None = None) -> RankState:
-        """Return the state of process `number` of this machine; of an ended or stopped process its host's position.
+        """Return the state of process `number` of this machine; if it has ended or stopped, at its host's position.
 
         Args:
             number: Number of the process.

@@ -245,7 +245,7 @@ def met(
 
 @contextmanager
 def _cores(index: int, num_devices: int, threads: int, *, is_pinned: bool) -> Iterator[None]:
-    """Pin this process to the cores of device `index` of `num_devices`, `threads` cores, if pinned; then undo it."""
+    """Inside the block, pin this process to `threads` cores, those of device `index`, if `is_pinned`."""
     cores = usable_cores()
     if is_pinned:
         pin(index, num_devices, threads)

@@ -22,7 +22,7 @@ from pipesched.profiles.processes import num_cores
 def ranks_of_processes(rank_to_device: Sequence[int]) -> list[int]:
     """Return the rank that each process runs.
 
-    Torchrun numbers processes machine by machine, and so are devices numbered: the ranks follow their devices.
+    Torchrun numbers processes machine by machine, as the devices are numbered: so ranks are in order of devices.
     """
     return sorted(range(len(rank_to_device)), key=lambda rank: rank_to_device[rank])
 

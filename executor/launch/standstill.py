@@ -211,7 +211,7 @@ def standstill_table(states: Mapping[int, RankState]) -> str:
 
 
 def _followed(states: Mapping[int, RankState], first: RankState) -> tuple[list[RankState], bool]:
-    """Follow the waits from `first`; return the path, and whether it is a circle, then without the ranks before it."""
+    """Follow the waits from `first`; return (path, False), or (the ranks of a circle, True) if they run into one."""
     path = [first]
     while path[-1].is_waiting:
         state = path[-1]

@@ -168,7 +168,7 @@ class Processes:
         return self._died(number, self._last_words(number, codes[number])) if reason is None else RankFailed(reason)
 
     def _died(self, number: int, ending: str) -> RankFailed:
-        """Name the rank of a process that has left no word; of a process of all ranks, the last one that moved."""
+        """Return the error for a process that left no report; if it ran all ranks, for the last rank that moved."""
         number = self._last_moved() if self._is_single else number
         return failed(self._ranks[number], self._progress_page.read_host(number).op, ending)
 

@@ -52,7 +52,7 @@ def prepare_cuda() -> None:
 
 
 def devices_of(rank_to_device: Sequence[int], kind: DeviceKind) -> list[torch.device]:
-    """Return the device of each rank: GPUs in the order of the schedule's devices, which share them if they are more.
+    """Return the device of each rank. The schedule's devices take the GPUs in turn, so they share if GPUs are fewer.
 
     Args:
         rank_to_device: Device of each rank in the schedule.

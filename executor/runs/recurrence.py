@@ -126,7 +126,7 @@ class _PlainStage:
         return self.lists.reads[phase, microbatch] in self._copies
 
     def add(self, microbatch: int, gradients: Sequence[Tensor | None]) -> None:
-        """Add the gradients of a micro-batch to its Step, and step after the last of the Step."""
+        """Add the gradients of a micro-batch to the sum of its Step; after the Step's last micro-batch, step."""
         number = self.lists.steps[microbatch]
         sums = self._sums.setdefault(number, [None] * len(gradients))
         for index, gradient in enumerate(gradients):

@@ -220,7 +220,7 @@ def find_shapes(
 
 
 def _device_of(module: nn.Module) -> torch.device:
-    """Return the device of a stage; the CPU if it holds no tensor: its output is the same everywhere."""
+    """Return the device of a stage; the CPU if the stage holds no tensor, as it then has no device of its own."""
     return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
 
 

@@ -103,7 +103,7 @@ def launch_note(launch_s: float, run_s: float, rather: str) -> str:
     Args:
         launch_s: This time [s].
         run_s: Time of the run [s].
-        rather: Setting that launches otherwise, if launching bounds the run; else empty.
+        rather: Setting to try instead, as text, if launching bounds the run; else empty.
     """
     text = f"one thread launched the ops of all ranks in {readable_s(launch_s)} of {readable_s(run_s)}"
     if not rather:
@@ -198,7 +198,7 @@ def estimate_data(gpu_family: str | None) -> dict[str, Any] | None:
 
 
 def given_stages(costs: CostSource, num_stages: int | None = None) -> list[str]:
-    """Return notes on the graph of a profile: its file gives other stages, or it is too large to cut it anywhere.
+    """Return notes if a profile's graph is cut along one chain, or if its file gives another number of stages.
 
     Args:
         costs: Costs of any kind; only a profile has a graph.

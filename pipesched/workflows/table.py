@@ -113,7 +113,7 @@ def quantity_title(name: str) -> str:
 def without_dull(
     rows: Iterable[Mapping[str, str]], usual: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Mapping[str, str], ...]:
-    """Return rows without the columns whose cells are all ``-``, or as `usual` has them by column."""
+    """Return rows without the columns in which each cell is ``-`` or the column's value in `usual`."""
     rows = tuple(rows)
     telling = [name for name in rows[0] if any(row[name] not in ("-", usual.get(name)) for row in rows)] if rows else []
     return tuple({name: row[name] for name in telling} for row in rows)

@@ -44,7 +44,7 @@ class LayerGraph:
         return [self.data_bytes, *accumulate(changes[1:-1]), 0]
 
     def reordered(self, order: Sequence[int], arranged_for: int | None = None) -> LayerGraph:
-        """Return the graph with its layers in another order, optionally chosen for a number of stages."""
+        """Return the graph with its layers in another order; `arranged_for` records the number of stages it is for."""
         place = {layer: index for index, layer in enumerate(order)}
         return replace(
             self,

@@ -449,9 +449,9 @@ def _with_exchanges(
 ) -> StageCost:
     """Return a stage whose passes gather the weights of its layers, and that sums their gradients.
 
-    A stage alone sums after each backward; the weights of one layer and of the next one are whole at the same time. Of
-    several stages, PyTorch sums once, before the Step, and holds gradients, and the weights behind a backward, whole
-    until then (torch/distributed/pipelining/stage.py, set_requires_gradient_sync).
+    If there is only one stage, it sums after each backward, and the weights of one layer and of the next one are whole
+    at the same time. With several stages, PyTorch sums once, before the Step. Until then it holds whole gradients and,
+    after a backward, whole weights (torch/distributed/pipelining/stage.py, set_requires_gradient_sync).
 
     Args:
         cost: The stage with whole weights.

@@ -68,7 +68,7 @@ UNSAID = Provenance(
 def estimated_provenance(
     device: str, optimizer: OptimizerName, sharding: LayerSharding, gpu_family: str | None
 ) -> Provenance:
-    """Return the provenance of an estimate for a GPU, of now; arguments as the fields of `Provenance`."""
+    """Return the provenance of an estimate for a GPU, with the present time; arguments are fields of `Provenance`."""
     return replace(
         UNSAID,
         device=device,

@@ -43,12 +43,12 @@ class _Knob(NamedTuple):
     """Whether a step multiplies the number, or adds to it."""
 
     def set(self, curve: KernelCurve, value: float) -> KernelCurve:
-        """Return a curve with this number, within its limits."""
+        """Return the curve with this number set to `value`, or to the nearest limit."""
         number: Any = min(self.most, max(self.least, value))
         return replace(curve, **{self.name: number})
 
     def turned(self, curve: KernelCurve, step: float) -> KernelCurve:
-        """Return a curve after a step of this number."""
+        """Return the curve with this number changed by `step`."""
         value = getattr(curve, self.name)
         return self.set(curve, value * math.exp(step) if self.is_factor else value + step / 2)
 
@@ -88,9 +88,9 @@ def fit_kernels(kernels: Sequence[MeasuredKernel], gpu: Gpu) -> Gpu:
 
     The search turns one number at a time, from the curve that the GPU has, and keeps a turn that lowers the mean of
     |log(predicted / measured)| and a small pull to that curve. So a few odd kernels move the curve little, and a number
-    stays where the kernels say nothing of it. The same kernels give the same curve. The share of the peak that the
-    fastest products reach rises if a measured product is faster. Products decide on launch, tiles, memory and the
-    share of the peak; attention, if measured, on its shares. All else stays.
+    stays as it is if no kernel depends on it. The same kernels give the same curve. The share of the peak that the
+    fastest products reach rises if a measured product is faster. Products determine the numbers for launch, tiles,
+    memory and the share of the peak; attention, if measured, determines its own shares. The other numbers stay.
 
     Args:
         kernels: Products of matrices, at least `FEWEST_PRODUCTS`, and attention; other kernels are ignored.

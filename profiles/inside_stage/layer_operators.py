@@ -341,7 +341,7 @@ class LayerMaker:
     def _core(
         self, passes: _Passes, heads: int, kept: tuple[int, int, int], values: int, size: int, value_size: int
     ) -> None:
-        """Add softmax(Q K') V; `kept` are numbers of a token's queries, keys and values, `values` of its result."""
+        """Add softmax(Q K') V. A token has `kept` numbers in queries, keys and values, and `values` in the result."""
         e, tokens, sequence = self.element_bytes, self.tokens, self.shape.sequence
         scores = self.samples * heads * self.context * sequence
         flops = scores * (size + value_size)  # two products of the causal half of the matrix
@@ -556,7 +556,7 @@ class LayerMaker:
         return tuple(Collective(kind, parameter_bytes * count, group) for group, count in groups if count)
 
     def _working_bytes(self, passes: _Passes) -> int:
-        """Return the gradients inside the layer: of the widest activation, the output of its part, and matrices."""
+        """Return the bytes of gradients inside the layer: of its widest activation, of its output, and of matrices."""
         widest = max(
             (op.saved_bytes for op in passes.forward if op.kind == "memory" and op.name.endswith("activation")),
             default=0,

@@ -97,7 +97,7 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def save_json(value: Profile | RunCosts | Cluster | Plan | Gpu, path: str | Path) -> None:
-    """Write a file for the function that loads such a value, completely or not at all; the file of a GPU has its name.
+    """Write a value to a file, completely or not at all; the name of the file, not its text, names a GPU.
 
     Raises:
         ProfileError: The file cannot be written, or could not be read again.

@@ -158,7 +158,7 @@ def state_name(node: Node) -> str:
 
 
 def owner_name(node: Node, used: Node) -> str:
-    """Return the name of the module that runs `node`, or of the owner of the tensor `used` if that is another one."""
+    """Return the name of the innermost module that runs `node`; if it has none, of the owner of the tensor `used`."""
     return next((path for path, _ in reversed(_modules_of(node)) if path), state_name(used).rpartition(".")[0])
 
 
@@ -177,7 +177,7 @@ def _is_parameter(node: Node, sizes: dict[str, int]) -> bool:
 
 
 def _blocks(module: nn.Module) -> frozenset[str]:
-    """Return the names of the children of the longest list, and of the other lists of the same classes."""
+    """Return the names of the modules in the longest ModuleList or Sequential, and in others of its classes."""
     lists = {name: m for name, m in module.named_modules() if isinstance(m, (nn.ModuleList, nn.Sequential)) and len(m)}
     if not lists:
         return frozenset()

@@ -38,7 +38,7 @@ def ties_between(model: Model, bounds: Sequence[tuple[int, int]]) -> tuple[Tie, 
 
 
 def tied_stages(model: Model, bounds: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Return the stages that share parameters with other stages, in ascending order; arguments as above."""
+    """Return the stages that share parameters with other stages, ascending; arguments as for `ties_between`."""
     stages = (_stages_with(tie, bounds) for tie in ties_between(model, bounds))
     return tuple(sorted(set(chain.from_iterable(stages))))
 

@@ -290,7 +290,7 @@ def _without_weights(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """Return `_without_weights` of a user's module, as it is."""
+    """Return a copy of a user's module by `_without_weights`, with the number types as they are."""
     try:
         return _without_weights(module, None)
     except Exception as error:  # a user's module may hold anything

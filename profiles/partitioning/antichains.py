@@ -85,7 +85,7 @@ def has_too_many_prefixes(costs: CostSource) -> bool:
 
 
 def arranged(costs: CostsT, num_stages: int) -> CostsT:
-    """Return costs with their layers in the order of the graph's best cut: the cut with the fastest slowest stage.
+    """Return costs with layers in the order of the graph's best cut, the one whose slowest stage is fastest.
 
     Args:
         costs: Costs of a chain, which are returned unchanged, or of a graph.
@@ -130,7 +130,7 @@ def cut_layers(
 
 
 def is_searched(costs: CostSource, partition: str | None, num_stages: int) -> bool:
-    """Return whether `cut_layers` searches the fastest cut: `partition` and the graph's file have no other cut."""
+    """Return whether `cut_layers` searches the fastest cut: neither `partition` nor the graph's file gives a cut."""
     is_given = costs.graph is not None and len(costs.graph.given_counts) == num_stages
     return partition == "balanced" or (partition is None and not is_given)
 

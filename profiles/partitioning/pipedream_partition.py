@@ -226,7 +226,7 @@ class LayerSums:
         self.tables: dict[tuple[int, tuple[Device, ...], int], Tables] = {}
 
     def alone(self, device: Device, in_flight: int) -> Times:
-        """Return the cost of each i..j on one device; infinite if i..j is no stage, or does not fit."""
+        """Return the costs of all layers i..j on one device; infinite if they are no stage, or do not fit."""
         held = self._bytes[0] + in_flight * self._bytes[1]
         if self.form == "bytes":
             return np.where(np.isfinite(self.work_s), held, np.inf)
@@ -315,7 +315,7 @@ class Tables:
         raise AssertionError("the tables have the least of these costs")
 
     def _stage_s(self, own: int, count: int) -> Times:
-        """Return the cost of each i..j as one stage on `own` groups, the last of the first `count`."""
+        """Return the costs of all layers i..j as one stage on the last `own` of the first `count` groups."""
         chain = self._chain
         if chain.straight and own > 1:
             return np.full_like(chain.work_s, np.inf)

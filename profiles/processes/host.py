@@ -82,7 +82,7 @@ def num_sharing(num_pipelines: int, device: str = "cpu") -> int:
 
     Args:
         num_pipelines: Parallel pipelines of the run, each with a process on every device.
-        device: Device of the measurement. A GPU has no sharing price, but a utilisation.
+        device: Device of the measurement; on a GPU no sharing price is measured, and the number is 1.
     """
     return num_pipelines if device == "cpu" and can_bind() else 1
 

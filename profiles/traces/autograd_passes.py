@@ -97,7 +97,7 @@ def _runs(trace: RankTrace, window: Interval) -> list[_Run]:
 
 
 def _time(trace: RankTrace, run: _Run) -> Interval:
-    """Return the time from the first to the last op of a run; a function of autograd begins before its arrow ends."""
+    """Return the interval of all ops of a run. A backward op may begin before the end of its arrow."""
     if run.phase is Phase.FORWARD:
         ops = list(trace.forward_ops.within(Interval(run.first_ns, run.last_ns + 1)))
     else:

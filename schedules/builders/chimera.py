@@ -14,9 +14,9 @@ p even, the two directions take turns on every rank and never meet. Units of p m
 paper).
 
 If B takes as long as F, a rank is idle for p - 2 slots, with any number of units: bubble_fraction
-(p - 2) / (2 m + p - 2). The longer B is, the less the units fit together: idle for (p - 2)(t_f + m / p (t_b - t_f)),
-which for t_b = 2 t_f and one unit is the paper's (p - 2) / (3 m / 2 + p - 2). The ranks in the middle hold p
-micro-batches, the outermost p / 2 + 1, each in one of the rank's two stages.
+(p - 2) / (2 m + p - 2). If B takes longer than F, a gap does not hold the unit exactly, and a rank is idle for
+(p - 2)(t_f + m / p (t_b - t_f)). For t_b = 2 t_f and one unit this is the paper's (p - 2) / (3 m / 2 + p - 2). The
+ranks in the middle hold p micro-batches, the outermost p / 2 + 1, each in one of the rank's two stages.
 """
 
 from __future__ import annotations

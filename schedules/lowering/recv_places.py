@@ -4,8 +4,8 @@
                  └> F0 B0 ─┐                  rank 1 at B0: 1 2
     rank 0   F0 F1         └> B0   so the Recv of B0's gradient stands behind the first cell of rank 0
 
-The loops number messages by `message_table`. A clock counts cells. Each message between its maker and its user has
-one.
+The loops number messages by `message_table`. A clock counts cells. Each message has a clock from the time when it is
+made until it is used.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class OpKind:
     Attributes:
         kind: Kind of the ops, as in `Label`: ``F``, ``B``, ``SEND_F``, ``Step``, ...
         count: Number of ops.
-        predicted_s: Mean duration of the ops, as predicted, or in the first run if both are of one kind [s].
-        measured_s: Mean duration of the ops, as measured, or in the second run if both are of one kind [s].
+        predicted_s: Mean predicted duration; of two predictions or two measurements, the mean in the first [s].
+        measured_s: Mean measured duration; of two predictions or two measurements, the mean in the second [s].
     """
 
     kind: str

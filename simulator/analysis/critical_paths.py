@@ -252,7 +252,7 @@ class _Walk:
                 assert_never(op)
 
     def _last_before(self, span: Span, posts: list[Span]) -> Iterator[_Cause]:
-        """Yield the end of the last of some posts of the span's rank that is before it in the list."""
+        """Yield the end of the last of `posts` before `span` in the list of its rank; nothing if none is."""
         count = bisect_left(posts, self._index(span), key=self._index)
         yield from (_Cause(post.end_s, post) for post in posts[max(0, count - 1) : count])
 

@@ -54,7 +54,7 @@ class DeviceMetrics:
         return asdict(self) | by_name
 
     def to_row(self) -> dict[str, int | float | None]:
-        """Return its times [s], its peak of memory [bytes] and its idle time by cause [s], as a row of a table."""
+        """Return a row of a table: the device's times [s], peak memory [bytes], and idle time by cause [s]."""
         names = ("device", "busy_s", "idle_s", "span_s", "peak_memory_bytes")
         causes = {f"idle_{cause}_s": idle_s for cause, idle_s in self.idle_by_cause_s}
         return {name: getattr(self, name) for name in names} | causes

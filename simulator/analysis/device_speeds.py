@@ -195,7 +195,7 @@ def _ratios(runs: Sequence[_Cells], run: int, device: int) -> Iterator[tuple[int
 
 
 def _agrees(ratio: _Ratio, lead: _Ratio) -> bool:
-    """Return whether a stage of a device differs as the one that differs most, or nearly so."""
+    """Return whether a ratio is on the same side as `lead`, the most different one, or more than half as different."""
     return ratio.side == lead.side or math.log(ratio.value) / math.log(lead.value) > _HALF
 
 

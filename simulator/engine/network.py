@@ -12,10 +12,10 @@ known at the moment of the later post, and with them start and arrival: a messag
 it. Channels from ranks of one device to ranks of another share the link: their messages divide its bandwidth evenly
 while they last, so their ends are known only at run time.
 
-A network interface that devices of a node share is one more link in the way, each of its directions: messages pass it
-one after the other, in the order in which they could start. A message starts when its link, its sender's outgoing and
-its receiver's incoming side are all free, and then has the whole of them, also of a link that ranks share. In chunks,
-it asks for them chunk by chunk, each time behind the requests of others in the meantime:
+Each direction of a network interface that devices of a node share is one more link on the way: messages pass it one
+after the other, in the order in which they could start. A message starts when its link, its sender's outgoing and its
+receiver's incoming side are all free. It then has all of them to itself, even a link that ranks share. In chunks, it
+asks for them chunk by chunk, each time behind the requests of others in the meantime:
 
     whole    NIC  aaaaaaaabbbbbbbb      chunks   NIC  aabbaabbaabbaabb
 

@@ -116,10 +116,10 @@ def simulate_lists(
 
 @dataclass(frozen=True, slots=True)
 class _FinishedOps:
-    """The ops of a rank's list that it has come through.
+    """The ops that a rank has finished, in the order of its list.
 
     Attributes:
-        times_s: When it came to each, its start and its end [s].
+        times_s: For each op, the times at which the rank reached it, and at which it started and ended [s].
         posts: The Sends, Recvs, Reduces and Unshards by their places, and their times, which are known only later.
     """
 

@@ -75,8 +75,8 @@ class CheckpointedTraining:
         """Return the expected seconds of a run with a checkpoint every `interval_steps`; infinite beyond a float.
 
         Each interval takes M e^(R / M) (e^((tau + delta) / M) - 1) (Daly, FGCS 22(3), 2006, equation 20): failures come
-        while steps are done, while a checkpoint is written and while the job restarts. The last one has the steps that
-        are left, and a checkpoint too: the weights that training was for.
+        while steps are done, while a checkpoint is written and while the job restarts. The last interval has the
+        remaining steps. It too ends with a checkpoint, which keeps the trained weights.
         """
         whole, left = divmod(self.num_steps, interval_steps)
         lost = whole * _expm1((interval_steps * self.step_s + self.checkpoint_s) / self.fail_every_s)

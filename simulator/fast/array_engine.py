@@ -1,9 +1,9 @@
-"""The array engine: SimPy's Timeline out of arrays, by a loop that numba compiles where it is there.
+"""The array engine: it computes SimPy's Timeline in a loop over arrays, which numba compiles if installed.
 
     lists ── compile_lists ──> Program ── costs, cluster ──> numbers ── event loop ──> times ──> Timeline
 
 It covers all of `simulator.engine`. Lists that cannot finish are handed to SimPy, which reports the reason.
-The distribution of a makespan whose ops vary is many simulations, each with its own seed.
+If ops vary, the distribution of the makespan takes many simulations, each with its own seed.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def _messages(columns: OpColumns, cells: Iterable[int]) -> Iterator[Message]:
 
 
 def _copies(schedule: Schedule) -> machine_code.Int8s:
-    """Return of each cell whether it is a Step that keeps a copy of the weights it replaces; nothing if none does."""
+    """Return, for each cell, whether it is a Step that keeps a copy of the old weights; empty if none does."""
     columns, copies = schedule.columns, machine_code.int8s(0)
     for rank, (begin, end) in enumerate(pairwise(columns.begins.tolist())):
         codes = columns.codes[begin:end]
@@ -251,6 +251,6 @@ def _copies(schedule: Schedule) -> machine_code.Int8s:
 
 
 def _computes_after_step(codes: machine_code.Int8s) -> bool:
-    """Whether a computation comes after a Step, so that it may read weights of before that."""
+    """Whether a computation comes after a Step; it may then read the weights from before the Step."""
     steps = np.flatnonzero(codes == op_cells.STEP)
     return bool(len(steps)) and bool(((codes < op_cells.SEND_F) | (codes >= op_cells.OVERLAPPED))[steps[0] :].any())

@@ -44,7 +44,7 @@ class HeldBytes:
 
     Attributes:
         device: The device.
-        times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
+        times: Numbers of the times at which the held bytes change, ascending; the beginning is the first.
         totals: Memory of one pipeline from each time on [bytes], in 64 bits or, if larger, as Python's numbers.
         inside: Whether a total is inside an op: from its start on, or at its end with a predicted copy not dropped yet.
             Then it is held even if the next number has the same time.

@@ -1,4 +1,4 @@
-"""The network of a program as numbers of the event loop: wires, the links and NICs in them, and ways of reductions."""
+"""The network of a program as arrays for the event loop: wires with their links and NICs, and paths of reductions."""
 
 from __future__ import annotations
 

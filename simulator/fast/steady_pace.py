@@ -3,9 +3,9 @@
 Pipelines that slow each other drift apart (`predict_drifting`). A batch is repeated (`RepeatedRuns`). A run without a
 flush is made longer (`UnflushedRuns`):
 
-The next op depends only on the micro-batches that are under way. So once all ops of that many micro-batches end equally
-long after the same ops of some periods before, all later ops do. One period may not suffice: if k micro-batches
-circulate, the gap may repeat only every k periods.
+The next op depends only on the micro-batches that are under way. Compare the ops of that many micro-batches with the
+same ops some periods before. Once all of them end later by the same time, so do all later ops. One period may not
+suffice: if k micro-batches circulate, the gap may repeat only every k periods.
 
 The times in which the pipeline fills and drains do not count. A run of several stretches (`hybrid`, which stops
 pipelining half way) has the joint pace of the stretches that a longer run repeats.
@@ -197,7 +197,7 @@ def _mean_pace(paces: Sequence[SteadyPace], counts: Sequence[int]) -> SteadyPace
 
 
 def _period(schedule: Schedule) -> int | None:
-    """Return after how many micro-batches a list without a flush does the same again; None if it is too short."""
+    """Return the number of micro-batches after which a list without a flush repeats; None if it is too short."""
     try:
         return microbatches_per_step(repeat(schedule, 1))
     except ScheduleError:

@@ -6,15 +6,16 @@ other rank or channel end later than L after its own beginning:
     rank 0  F0 F1 .. .. .. B0 .. B1 | F2 F3 ..        begins at 0, ends at L
     rank 1  .. F0 F1 B0 .. B1 .. ..   .. F2 ..        begins at s, ends before L + s
 
-Every time is the longest path to it from some rank's beginning, so from the beginning of the ranks that begin first:
-all others wait for them. The next batch finds these ready at L, and the others no later than they begin to work; so it
-is the same batch L later, and so are all that follow. If ranks share devices, links or NICs, one slows another, and
-times are no longest paths; then nothing at all may be left at L, so that the next batch begins as the first did.
+Every time is the longest path to it from some rank's beginning. All other ranks wait for the ranks that begin first, so
+it is the longest path from the beginning of these. At L they are ready for the next batch, and every other rank is
+ready before it has to work on that batch. So the next batch runs like the first, L later, and so do all that follow. If
+ranks share devices, links or NICs, one slows another, and times are not longest paths. Then nothing at all may be left
+at L, so that the next batch begins as the first did.
 
 Otherwise longer runs are simulated, as in `steady_pace`.
 
-The work of devices is the work of one period, too: the last Steps of a run need not keep a copy of the weights, and its
-first ops have no weights to predict.
+The work of devices is also counted over one period, because a whole run has less: its last Steps need not keep a copy
+of the weights, and its first ops have no weights to predict.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class ErrorSplit:
         return self.quantities[0]
 
     def sentence(self, than: str = "predicted") -> str:
-        """Return the reasons of the makespan's error, as one sentence; `than` is the reference of slow ops."""
+        """Return the reasons of the makespan's error, as one sentence; ops ran slower or faster than `than`."""
         makespan = self.makespan
         sign = -1.0 if makespan.error_s < 0 else 1.0
 

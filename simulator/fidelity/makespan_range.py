@@ -1,4 +1,4 @@
-"""The range of makespans whose seconds are drawn as a profile saw them vary, and the range of a median."""
+"""The range of makespans of runs whose op seconds vary as they did in a profile, and the range of a median."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def makespan_range(
         seed: Seed of the draws.
 
     Raises:
-        SimulationError: Ranks share a device: the times of ops that slow each other are not known before.
+        SimulationError: Ranks share a device. Their ops slow each other, so the times are not known in advance.
     """
     import numpy as np
 

@@ -31,10 +31,10 @@ class Instants:
 
     Args:
         cells: The lists.
-        posted: When its rank reached the op of each cell; in seconds, or in other numbers in the order of time.
-        starts: When it began.
-        ends: When it was over.
-        begin: The beginning, the time of `ALWAYS`; the time of `NEVER` is infinite.
+        posted: For each cell, when its rank reached the op; in seconds, or in other numbers in the order of time.
+        starts: When each op began.
+        ends: When each op was over.
+        begin: The time of `ALWAYS`, the beginning; the time of `NEVER` is infinite.
     """
 
     def __init__(self, cells: Cells, posted: Any, starts: Any, ends: Any, begin: float) -> None:
@@ -155,7 +155,7 @@ def seen_at_once(held: Totals, sizes: npt.NDArray[Any]) -> Sequence[int]:
 
 
 def _begins(*keys: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return where other keys begin."""
+    """Return each place at which the keys differ from those before it; the first place is one."""
     return np.flatnonzero(np.append(np.ones(min(1, len(keys[0])), np.bool_), ~_is_same(*keys)))
 
 

@@ -52,7 +52,7 @@ class FullestMoment:
 
 @dataclass(frozen=True, slots=True)
 class OverCapacity(FullestMoment):
-    """A device that holds more than it has, and the op that took it there."""
+    """A device that holds more bytes than its capacity, from an op on."""
 
     capacity_bytes: int
 

@@ -155,7 +155,7 @@ class _Held(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """The most, its end included."""
+        """The peak during the op and at its end, relative to the memory before it."""
         return max(self.inside + self.working, self.left)
 
 

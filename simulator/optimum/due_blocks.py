@@ -150,7 +150,7 @@ class GradientLags:
             yield tuple(lag if chunk == late else 0.0 for lag, chunk in zip(lags, self._chunks, strict=True))
 
     def drawn(self, draw: Random, spans: Sequence[float]) -> Lags:
-        """Return lags that are drawn: before one micro-batch, by stage, or by chunk."""
+        """Return random lags: those of `before`, one for each stage, or one for each chunk."""
         lag = draw.randint(0, int(self._num_microbatches)) + draw.choice((0.0, 0.5))
         chance = draw.random()
         if chance < 0.3:
@@ -162,7 +162,7 @@ class GradientLags:
         return tuple(of_chunks[chunk] for chunk in self._chunks)
 
     def changed(self, lags: Lags, draw: Random, spans: Sequence[float]) -> Lags:
-        """Return the same with one or all of them changed, others, or now and then none."""
+        """Return `lags` with one or all of them changed; sometimes newly drawn lags, or none."""
         chance = draw.random()
         if chance < 0.1 and lags:
             return ()
@@ -326,7 +326,7 @@ class DueBlocks:
         return DueBlock(stretches, gaps, interval, *rounds, block.reserve, *rules, (0.0,) * len(block.shifts))
 
     def _drawn_rounds(self, draw: Random, *, is_usual: bool) -> tuple[int, int, float]:
-        """Return micro-batches of a round, how many the first one has less, and the haste in them; often none."""
+        """Return random rounds: their micro-batches, how many fewer the first one has, and their haste; often none."""
         if draw.random() < 0.4:
             return _NO_ROUNDS
         round_size = draw.randint(2, 2 * self._num_ranks)

@@ -93,7 +93,7 @@ def _turned(part: HeldPart) -> HeldPart:
 
 
 def _program(cp_model: Any, problem: OrderProblem, end: _End, ticks: int, busiest: frozenset[int]) -> Any:
-    """Return the program of the most that some ranks can work in the first ticks of an end."""
+    """Return the program whose optimum is the most work of the `busiest` ranks in the first ticks of an end."""
     model, size, works = cp_model.CpModel(), problem.num_microbatches, list[Any]()
     begun: _Begun = {}
     for index, kind in enumerate(problem.kinds):

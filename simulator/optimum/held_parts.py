@@ -11,7 +11,7 @@ from pipesched.simulator.optimum.order_problem import OrderProblem, is_phase
 
 
 class HeldPart(NamedTuple):
-    """Memory of a micro-batch: from and to the start or end of a kind's op, its size, and its condition.
+    """Memory that a micro-batch holds from the start or end of one op to the start or end of another.
 
     Attributes:
         since: The kind that allocates it, and whether at its end.

@@ -203,7 +203,7 @@ class _BlockSearch:
         self.learn(block)
 
     def keep(self, fewest: int, starts: list[int]) -> None:
-        """Keep lists that are known."""
+        """Take known starts as the best ones, with their length `fewest` [ticks]."""
         self.fewest, self.best_starts = fewest, starts
 
     def learn(self, block: DueBlock) -> int:

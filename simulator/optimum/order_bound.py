@@ -37,7 +37,7 @@ def least_ticks(problem: OrderProblem) -> int:
 
 
 def least_ticks_of_ranks(problem: OrderProblem) -> list[int]:
-    """Return, for each rank, the lower bound on the ticks of any order that the ops of this rank imply."""
+    """Return a lower bound on the ticks of any order for each rank; it follows from the ops of this rank."""
     problem = problem.relaxed
     ranks = range(problem.num_ranks)
     if not problem.is_repeated:

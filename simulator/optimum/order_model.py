@@ -103,13 +103,13 @@ class _Solving:
         return max(0.0, self.request.seconds - (time.monotonic() - self._begun_s))
 
     def learn_bound(self, bound: int) -> None:
-        """Note a bound [ticks]."""
+        """Note a lower bound [ticks] if it is higher than the one so far, and report it."""
         if bound > self.bound:
             self.bound = bound
             self._tell(self.ticks, bound, None)
 
     def learn_order(self, starts: OpTimes) -> None:
-        """Note an order."""
+        """Note an order if it is better than the best one so far, and report it."""
         ticks = objective_ticks(self.request.problem, starts)
         if ticks < self.ticks:
             self.ticks = ticks

@@ -332,7 +332,7 @@ def _most(limit: int, size: int) -> int | None:
 
 
 def _arcs(before: int, after: int, limit: int, size: int, gradients: int, begun: int | None) -> Iterator[OrderArc]:
-    """Yield the arc of a limit, and its stricter arc once gradients are held, from micro-batch `begun` on."""
+    """Yield the arc of a limit and, for the time from micro-batch `begun` on, the stricter arc with gradients held."""
     most = _most(limit, size)
     if most is None:
         return

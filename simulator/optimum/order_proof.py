@@ -3,9 +3,8 @@
 CP-SAT checks the clock, and a request to stop, only now and then: on a busy machine that may be seconds later. The
 process reports every better order and bound, so that nothing is lost when it is killed.
 
-An order problem may not know all memory of the devices: it knows the least memory of any list, so its bound holds for
-all lists that fit. If the lists it finds are too large, a problem with less room by the excess searches for others, but
-gives no bound.
+An order problem may count less memory than some lists hold. So its bound holds for all lists that fit, but the lists it
+finds may be too large. Then a problem whose room is smaller by the excess searches for other lists; it gives no bound.
 """
 
 from __future__ import annotations

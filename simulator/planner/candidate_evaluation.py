@@ -83,7 +83,7 @@ def predict_candidate(
     Raises:
         ScheduleError: The schedule cannot have such counts.
         ProfileError: The costs lack something that the schedule needs.
-        SimulationError: It would take too long.
+        SimulationError: The simulation would take too long.
     """
     lists = lists_of_candidate(candidate, costs)
     run = predict_scenario(Scenario(lists, costs, cluster, network))

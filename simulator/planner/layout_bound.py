@@ -110,7 +110,7 @@ class RankShare(NamedTuple):
         layers: All layers of its stages.
         ahead: Layers of all stages before its first stage.
         rest: Layers of all stages behind its last stage.
-        fewest: The least of each kind in any of its stages.
+        fewest: For each kind, the fewest layers in any of its stages.
     """
 
     rank: int

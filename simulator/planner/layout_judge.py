@@ -180,7 +180,7 @@ class LayoutJudge:
         return KindStates(states.held_bytes._replace(head=0.0), states.step_s._replace(head=0.0))
 
     def _states_of(self, split: LayerSharding) -> KindStates:
-        """Return the state of a layer of each kind, with the step behind the longest backward, which hides most."""
+        """Return the state of a layer of each kind; its step is that behind the longest backward, which hides most."""
         known = self._states.get(split)
         if known is None:
             longest = replace(split, recompute="full")
@@ -190,9 +190,9 @@ class LayoutJudge:
         return known
 
     def _of_kinds(self, split: LayerSharding, size: int) -> tuple[tuple[StageCost, ...], list[float]]:
-        """Return costs and gathers [s] of the embedding, of a block without experts and with them, and of all behind.
+        """Return costs with whole weights, and gathers [s], of four parts of the model.
 
-        The costs are of whole weights.
+        They are the embedding, a block without experts, a block with experts, and all layers behind the blocks.
         """
         request = self._request
         profile = estimated_profile(self._small, split, request.gpu, request.fabric, [size], request.optimizer)

@@ -96,7 +96,7 @@ class BestFirst(Generic[CostT]):
 
         Args:
             judge: Returns a candidate under a higher bound, or with its outcome; can be sent to another process.
-            run: Where that is done.
+            run: Calls `judge` on candidates, in this process or in others.
             is_late: Whether no other candidate shall be begun.
         """
         for bounded in run(judge, lambda: () if is_late() else self._take()):
@@ -108,7 +108,7 @@ class BestFirst(Generic[CostT]):
             yield bounded
 
     def _take(self) -> Sequence[BoundedSetting[CostT]]:
-        """Take out the candidate of the least bound, unless enough outcomes are below it."""
+        """Take out the candidate with the least bound; nothing if no waiting candidate can enter the ranking."""
         if not self._may_rank():
             return ()
         bounded = heappop(self._waiting)

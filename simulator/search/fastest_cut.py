@@ -138,10 +138,10 @@ def fastest_cut(task: CutTask) -> Layers:
 
 
 def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutBounds:
-    """Return the lower bounds of cuts: the work of ranks and channels, plus the way to them if there is a flush.
+    """Return lower bounds of cuts: the work of ranks and channels and, with a flush, the way there and back.
 
     Args:
-        lists: The lists; channels are known of lowered ones.
+        lists: The lists; the channels are known only if the lists are lowered.
         alone: Costs of each layer as a stage of its own.
         cluster: Speeds of the devices, and links.
     """
@@ -238,7 +238,7 @@ _SECONDS = {
 
 
 def _work_s(layer: StageCost, counts: Iterable[tuple[int, int]]) -> float:
-    """Return the seconds that a layer adds to a stage, given the codes of ops and their numbers [s]."""
+    """Return the seconds that a layer adds to a stage, given (code, count) of the stage's ops."""
     return math.fsum(count * (layer.said(_SECONDS[code]) or 0.0) for code, count in counts)
 
 

@@ -94,7 +94,7 @@ class Journal:
         return {"anyOf": [{**head, "additionalProperties": False}, outcome], "$defs": definitions}
 
     def _mend(self) -> None:
-        """Write the lines that are whole, where the file has others too or none yet."""
+        """Write the whole lines alone, if the file ends in a partial line, or has no lines yet."""
         if self._mended is not None:
             write_text(self._path, self._mended)
             self._mended = None

@@ -10,7 +10,7 @@ nearest to the leader first.
 
 A lag is the mean of the logarithms of paired ratios, with Student's t-interval. Its level is shared out among all
 contenders, and among the looks, of which the k-th gets 1 / (k (k + 1)): so all intervals hold together, however often
-one looks (Bonferroni), and the risk that the fastest one leaves is below half of the whole.
+one looks (Bonferroni). The risk that the fastest contender leaves is less than half of `risk`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lag:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the contender is shown slower."""
+        """Whether the whole interval shows the contender slower than the leader."""
         return self.low > 0.0
 
     def to_dict(self) -> dict[str, float | None]:

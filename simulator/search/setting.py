@@ -134,7 +134,7 @@ class Setting:
 
     @property
     def advance(self) -> int | None:
-        """Forwards of AvgPipe's schedule ahead of 1F1B, or None of other schedules."""
+        """Number of forwards that AvgPipe's schedule runs ahead of 1F1B; None for other schedules."""
         advance = dict(self.parameters).get("advance")
         assert advance is None or isinstance(advance, int), "a number of forwards"
         return advance

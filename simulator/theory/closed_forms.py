@@ -2,8 +2,8 @@
 
 Equal stages; p ranks, m micro-batches, v chunks per rank; t_f and t_b are the seconds of F and B of the whole share of
 a rank (with v chunks, a v-th for each), t_i and t_w the seconds of I and W; transfer_s, in the formulas c, is the
-latency of one message. Makespans leave out the optimizer's step. The longest span is a rank's, from its first F to its
-last W. Of runs without a flush m counts the micro-batches of the whole run.
+latency of one message. Makespans leave out the optimizer's step. The longest span is the greatest time of any rank from
+its first F to its last W. In runs without a flush, m is the number of micro-batches of the whole run.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def one_f_one_b_in_flight(p: int, m: int, rank: int) -> int:
 
 
 def afp_in_flight(p: int, m: int, rank: int, advance: int) -> int:
-    """Return the same with advance forward propagation: `advance` more on all ranks but the last, at most m."""
+    """Return `one_f_one_b_in_flight` with advance forward propagation: `advance` more but at most m; 1 on the last."""
     return min(m, p - rank + advance) if rank < p - 1 else 1
 
 
@@ -160,7 +160,7 @@ def dualpipe_idle_s(p: int, t_f: float, t_w: float, overlap: float = 0.0) -> flo
 
 
 def dualpipe_makespan_s(p: int, m: int, t_f: float, t_w: float, overlap: float = 0.0) -> float:
-    """Return m (2 t_f + t_w) - (m - p - 1) overlap t_f + `dualpipe_idle_s`; of DualPipeV m counts twice.
+    """Return m (2 t_f + t_w) - (m - p - 1) overlap t_f + `dualpipe_idle_s`; for DualPipeV, pass twice its m.
 
     The ranks next to the middle overlap the most pairs, m - p - 1, so they work the shortest and are idle longest.
     """
@@ -278,8 +278,8 @@ def zb_h2_activations(p: int, rank: int, saved: float, saved_for_weight: float) 
 def zb_auto_longest_span_s(p: int, m: int, limit: int) -> float:
     """Return 3 m + max(0, 2 p - 1 - limit): F, I and W of 1 s, m at least 2 p - 1, limit from p micro-batches up.
 
-    Each micro-batch of memory more takes a second from ZB-H1's bubble, until none is left at ZB-H2's memory. No paper
-    states it; it joins the two ends that arXiv:2401.10241, section 2.3 gives.
+    Each further micro-batch of memory shortens ZB-H1's bubble by a second, until none is left at ZB-H2's memory. No
+    paper states it; it joins the two ends that arXiv:2401.10241, section 2.3 gives.
 
     Raises:
         SimulationError: m is below 2 p - 1, or the limit below p.
@@ -300,7 +300,7 @@ def zbv_makespan_s(p: int, m: int, t: float) -> float:
 
 
 def zbv_in_flight(p: int, m: int) -> int:
-    """Return 2 min(m, p): chunks that a rank holds at most from F to W, as 1F1B's first rank (the same section)."""
+    """Return 2 min(m, p), the most chunks that a rank holds from F to W: as much as 1F1B's first rank."""
     return 2 * min(m, p)
 
 
@@ -411,7 +411,7 @@ def _require(holds: bool, fault: str) -> None:
     """Refuse arguments for which a form was not derived.
 
     Raises:
-        SimulationError: With `fault`, where it does not hold.
+        SimulationError: `holds` is False; `fault` is the message.
     """
     if not holds:
         raise SimulationError(fault)

@@ -264,7 +264,7 @@ def _computed_s(device: DeviceProfile, profile: SettingProfile, m: int, n: int) 
 
 
 def _held_bytes(device: DeviceProfile, profile: SettingProfile, m: int, n: int, accounting: Accounting) -> float:
-    """Return F' of Eq. 8."""
+    """Return F' of Eq. 8, the bytes that a device holds."""
     more = n / profile.num_pipelines
     data = profile.num_microbatches / m * more * device.data_bytes
     match accounting:

@@ -92,7 +92,7 @@ def search_leading(
         problem: Model, batch and devices.
         settings: The settings.
         evaluator: The ranking: our model, or a guideline.
-        count: Number of leading settings to evaluate, of either training and of the rejected ones.
+        count: Number of leading settings to evaluate for each training, and of those that do not fit.
         workers: Processes; 1 is this process.
         tick: Callback with the fraction done.
 

@@ -53,8 +53,8 @@ class Problem:
         """Return the costs of a setting's stages; all pipelines share the devices.
 
         Raises:
-            ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers; or
-                averaged pipelines have stages that share parameters.
+            ProfileError: The batch cannot be cut into the micro-batches, the profile does not cover their size, there
+                are fewer layers than stages, or averaged pipelines have stages that share parameters.
             ScheduleError: The schedule cannot have these counts.
         """
         profile, bounds = self._cut(setting)
@@ -71,7 +71,8 @@ class Problem:
         """Return the layers of each stage: as requested, the fastest cut found, or balanced for several pipelines.
 
         Raises:
-            ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers.
+            ProfileError: The batch cannot be cut into the micro-batches, the profile does not cover their size, or
+                there are fewer layers than stages.
             ScheduleError: The schedule cannot have these counts.
         """
         return self._cut(setting)[1]

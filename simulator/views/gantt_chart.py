@@ -79,7 +79,7 @@ class Box:
 
     @property
     def kind(self) -> str:
-        """The kind of the op, as in `Label`; of an Overlap, the kind of one half."""
+        """The kind of the op, as in `Label`; for half of an Overlap, the kind of that half."""
         return label(self.op).kind
 
 

@@ -199,7 +199,7 @@ def explain_cells(figure: FigureBase, frames: Mapping[str, float], *, has_unfit:
 
 
 def heat_faces(known: Sequence[float]) -> Callable[[float], Face]:
-    """Return the colour of each value on the scale of some, in ascending order."""
+    """Return a function from a value to its colour, on a scale over the ascending values `known`."""
     norm, colours = _norm(known), colormaps[HEAT_MAP]
 
     def face_of(value: float) -> Face:

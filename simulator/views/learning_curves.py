@@ -107,9 +107,8 @@ def window_of(num_steps: int) -> int:
 def learning_curve_figure(curves: Sequence[Curve], title: str = "", target_loss: float | None = None) -> Figure:
     """Return the losses against steps and, if times are known, against time.
 
-    Where a run takes several batches in a step, its steps are as far apart as others need for as many samples. The
-    smoothed curve is the mean of the last twentieth of the steps; the raw one is thin. A cross ends a run that
-    diverged.
+    If a run takes several batches per step, its steps are drawn that many batches apart. The smoothed curve is the mean
+    of the last twentieth of the steps; the raw one is thin. A cross ends a run that diverged.
 
     Raises:
         SimulationError: No loss is a finite number, or a run has not as many times as losses.

@@ -13,7 +13,7 @@ from pipesched.simulator.views.figure import FigureStyle
 
 
 class ShownFigure(Figure):
-    """A matplotlib Figure; Jupyter has a picture of plain ones only after pyplot has made one."""
+    """A matplotlib Figure that Jupyter always shows; it shows a plain one only after pyplot has made a figure."""
 
     def savefig(self, fname: Any, *, has_outlines: bool = False, **options: Any) -> None:
         """Write the figure as matplotlib does: text as text in TrueType fonts, and the same bytes every time.

@@ -43,8 +43,9 @@ class Panel:
 def panels(schedule: Schedule, num_microbatches: int) -> tuple[Panel, ...]:
     """Return the panels of the first `num_microbatches`.
 
-    The panels count how many steps F reads behind the version that the gradient changes, and the rest of them after
-    prediction, if there is any; the same for the backward; and the versions that are held when it runs.
+    For F and for the backward, a panel counts how many steps the version that is read lies behind the version that the
+    gradient changes. If a schedule predicts weights, a second panel counts the steps that the prediction leaves. The
+    last panel counts the versions that are held when the backward runs.
     """
     forwards, backwards = first_uses(schedule, num_microbatches)
 

@@ -86,7 +86,7 @@ def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence
 
 
 def key_figures(chart: Chart, details: Sequence[RunDetails]) -> KeyFigures:
-    """Return makespan, bubble, throughput and, where it is known, peak memory of the runs, the fastest of many."""
+    """Return makespan, bubble, throughput and any known peak memory of the runs; of many, only of the fastest."""
     runs = range(len(chart.measures))
     shown = sorted(sorted(runs, key=lambda run: chart.measures[run].makespan_s)[:_MOST_RUNS])
     names = [printable(chart.names[run]) for run in shown]

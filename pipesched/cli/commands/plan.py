@@ -204,7 +204,7 @@ def _print_plans(
     explain: bool,
     is_json: bool,
 ) -> None:
-    """Print the best plan for a trainer; or the plans, with remarks or in JSON with doubts, and the best explained."""
+    """Print the best plan for a trainer; or all plans, as JSON with `doubts` or as tables with `remarks`."""
     from pipesched.cli.output.plan_print import explained, print_explained
 
     request, best = result.request, result.best

@@ -107,7 +107,7 @@ def run(
 
 
 def _limit_bytes(costs: CostOptions, model: str | None, slow: Sequence[str], job: Path | None) -> int | None:
-    """Return the memory limit of every device [bytes], or None without one; refuse conditions that a run has not."""
+    """Return the memory limit of every device [bytes], or None without one; refuse options that do not apply."""
     if costs.machines.are_given and model is not None:
         raise InputError(
             "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "

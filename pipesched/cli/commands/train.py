@@ -181,7 +181,7 @@ def _lines_ahead(results: Sequence[TrainingResult]) -> Iterator[str]:
 
 
 def _ahead(results: Sequence[TrainingResult]) -> dict[str, AdvanceTrials]:
-    """Return the trials of the advance of the forwards, by schedule."""
+    """Return, for each schedule with an `advance`, the trials that chose it."""
     return {result.schedule: result.trained.ahead for result in results if result.trained.ahead is not None}
 
 

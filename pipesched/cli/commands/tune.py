@@ -141,7 +141,7 @@ class CommandLines:
     runs: MeasureSettings
 
     def __call__(self, setting: Setting) -> dict[str, str]:
-        """Return the line that runs `setting`, and the one that trains with it if the profile is of a model.
+        """Return the line that runs `setting` and, if the profile is of a model, the line that trains with it.
 
         ``-m`` of both counts the micro-batches of all pipelines together.
         """

@@ -5,8 +5,8 @@ Names and rules are from DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `engine.py`
 
 * A PipelineModule runs TrainSchedule, which is 1F1B. (DualPipeVModule has another list than `dualpipe_v`, in which
   forwards and backwards overlap and W are ops of their own.)
-* `partition_method` takes no layers of each stage; ``uniform`` gives the first stages one more layer.
-* The copies of a stage are side by side. ZeRO-1 splits their optimizer states; the pipeline engine takes no more.
+* `partition_method` takes no numbers of layers per stage; ``uniform`` gives the first stages one more layer.
+* The copies of a stage are side by side. ZeRO-1 splits their optimizer states; the pipeline engine has no ZeRO-2 or 3.
 * With ``bf16`` and float32 gradients, under ZeRO-1 alone, BF16_Optimizer holds gradients in both precisions. The
   pipeline engine sums all of them behind the last backward, and gathers the weights in the step.
 * A PipelineModule computes the given layers: it shares no layer among GPUs, and recomputes whole layers. The layers

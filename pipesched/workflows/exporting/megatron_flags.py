@@ -115,7 +115,7 @@ def megatron_flags(setting: PipelineSetting) -> str:
 
 
 def _overlaps(sharding: LayerSharding) -> list[list[str]]:
-    """Return the flags of exchanges beside the computation that need other settings, and of float16's gradients."""
+    """Return the flags for exchanges that run beside the computation, and for gradients of float16 models."""
     options = []
     if sharding.precision == "float16" and sharding.gradient_bytes == FLOAT32_BYTES:
         options += [["--accumulate-allreduce-grads-in-fp32"]]

@@ -280,7 +280,7 @@ def fit_gpu(table: KernelMeasurement | str | Path, gpu: str | Path | Gpu) -> Gpu
 
 
 def _foreign(devices: Sequence[str], gpu: str) -> tuple[str, ...]:
-    """Return a note if a table has other devices than the GPU of a data sheet; a file names any device."""
+    """Return a note if a table was measured on other devices than `gpu`; none if `gpu` is a file."""
     if gpu not in gpu_names():
         return ()
     model = gpu.split("-")[0]  # a100-40gb is an A100

@@ -92,7 +92,7 @@ class Optimum:
 
     @property
     def period_s(self) -> float | None:
-        """The time from one batch to the next, without a flush from one micro-batch [s]; None without repetition."""
+        """The time from batch to batch, or without a flush per micro-batch [s]; None without repetition."""
         return self.least.time_s if self.least.is_repeated else None
 
     @property

@@ -90,7 +90,7 @@ def _require_unshared(given: Prediction, setup: Setup) -> None:
 
 
 def _require_even_steps(given: Prediction, rule: UnflushedRule) -> None:
-    """Refuse Steps that take time after some micro-batches only, which the proof does not cover."""
+    """Refuse Steps that take time and do not follow every micro-batch; the proof does not cover them."""
     if rule.accumulate > 1 and any(stage.step_s or stage.copy_s for stage in given.costs.stages):
         raise SimulationError(
             f"{given.schedule.name}: got a step after every {rule.accumulate} micro-batches that takes time, expected "

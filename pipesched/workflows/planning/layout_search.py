@@ -71,7 +71,7 @@ class LayoutSearch(Result):
 
     @property
     def choices(self) -> list[LayoutChoice]:
-        """Each choice alone, with the number of its layouts and the fastest of them: the reason against a choice."""
+        """Each single choice with the number of its layouts and their fastest, which show why it was not taken."""
         return layout_choices(self.request, self.ranking)
 
     @property
@@ -240,7 +240,7 @@ class LayoutSearch(Result):
 
 
 def require_exportable_shape(shape: ModelShape, trainer: TrainerName, precision: MatmulPrecision) -> None:
-    """Refuse a model whose layers no flags of a trainer name here.
+    """Refuse a model with layers for which no flags of the trainer are written here.
 
     Raises:
         ArgumentError: The model has blocks of multi-token prediction, or experts whose precision the trainer lacks.

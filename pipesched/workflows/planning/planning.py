@@ -54,15 +54,14 @@ def plan(question: PlanQuestion) -> PlanSearch:
 
     Args:
         setup: The profile of the model, machines and other conditions, a `Setup`; or the profile alone; or a table of
-            layers with the `microbatch_size` of its times. A device is the
-            group of GPUs that share a layer of the profile. Without a cluster there are `num_devices` equal devices
-            whose links take no time.
+            layers with the `microbatch_size` of its times. A device is the group of GPUs that share a layer of the
+            profile. Without a cluster there are `num_devices` equal devices whose links take no time.
 
     A script that may start several processes calls it below ``if __name__ == "__main__":``.
 
     Raises:
-        ArgumentError: An unknown word, a number below 1, no machines, too few devices, or schedules that cannot be
-            planned with.
+        ArgumentError: A word is unknown, a number is below 1, machines are missing, there are too few devices, or a
+            schedule cannot be used for planning.
         ProfileError: A file is bad, or there are more stages than layers.
         ScheduleError: A schedule does not exist.
     """

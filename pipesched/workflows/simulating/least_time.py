@@ -75,7 +75,7 @@ class LeastTime:
         return self.gap_of(self.time_s)
 
     def gap_of(self, time_s: float) -> float:
-        """Return the excess over the bound of another makespan, or period, of the same ops [s]."""
+        """Return the excess of another makespan or period of the same ops over the bound, as a share of the bound."""
         assert time_s >= (1 - SAME) * self.bound_s, f"{time_s} s is below a bound of {self.bound_s} s: it is not proven"
         return time_s / self.bound_s - 1 if time_s > (1 + SAME) * self.bound_s else 0.0
 

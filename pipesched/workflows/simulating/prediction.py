@@ -189,7 +189,7 @@ class Prediction:
 
     @property
     def cut(self) -> str:
-        """Stages of a rank, if they may vary, and layers of the stages; empty if neither is known."""
+        """Text on the stages per rank, if the schedule takes chunks, and on the layers per stage; may be empty."""
         return cut_text(self.schedule, self.layers)
 
     @property

@@ -228,8 +228,8 @@ def _stage_costs(setup: Setup, schedule: Schedule) -> StageCosts:
         schedule: Gives the number of stages.
 
     Raises:
-        ArgumentError: A partition of costs that are not of layers, costs of another number of stages, or R of layers
-            that recompute anyway.
+        ArgumentError: There is a partition without costs of layers, the costs have another number of stages, or the
+            schedule has R for layers that recompute anyway.
         ProfileError: The partition does not fit, or the costs lack I and W.
     """
     costs, (in_order, bounds) = setup.loaded_costs, _in_stages(setup, schedule)
@@ -250,10 +250,10 @@ def _stage_costs(setup: Setup, schedule: Schedule) -> StageCosts:
 
 
 def require_layers(setup: Setup) -> None:
-    """Refuse a micro-batch size or a partition of costs that have none.
+    """Refuse a micro-batch size or a partition that does not apply to the costs of a setup.
 
     Raises:
-        ArgumentError: The setup has one.
+        ArgumentError: The setup has a micro-batch size without a profile, or a partition without costs of layers.
     """
     costs = setup.loaded_costs
     if setup.microbatch_size is not None and not costs.microbatch_sizes:

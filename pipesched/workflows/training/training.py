@@ -217,8 +217,8 @@ def train(question: TrainQuestion) -> TrainingResult:
         ArgumentError: An argument, or a combination, makes no sense.
         ScheduleError: No such schedule, or lists that cannot have `num_steps` steps.
         ProfileError: The model does not exist, the partition does not fit, or a file is bad.
-        ExecutionError: A value is out of range, an op failed in this process, or the checkpoint is damaged, or of
-            another run: with the file, and the difference.
+        ExecutionError: A value is out of range, an op failed in this process, or the checkpoint is damaged or of
+            another run; the message names the file and the difference.
         RankFailed: A rank failed, died or hung; the message names rank, op and micro-batch. All others are ended.
     """
     require_trainable(question)
@@ -336,7 +336,7 @@ def _as_planned(question: TrainQuestion, plan: Plan, model: Model) -> TrainQuest
 
 
 def _begun(question: TrainQuestion, schedule_spec: ScheduleSpec) -> ScheduleSpec:
-    """Return the specification at the beginning of a search for the advance, which begins with none."""
+    """Return the specification from which a search for the advance starts: the one with an advance of 0."""
     if not question.is_elsewhere:
         raise ArgumentError(
             f"advance: got {question.advance}, expected `is_distributed=True` with it: in one process ranks take "

@@ -79,7 +79,7 @@ class TrainingResult(Result):
 
     @property
     def seconds_to_accuracy(self) -> float | None:
-        """The measured time until then, without evaluations, all ranks in turns [s]; None before the target."""
+        """The measured time to `target_accuracy`, without evaluations, all ranks in turns [s]; None if not reached."""
         return None if self.trained.reached is None else self.trained.reached.seconds
 
     @property
@@ -200,7 +200,7 @@ class TrainedRun:
         steps_to_target: Steps until the mean loss of the last twentieth of the run is at the target.
         target_s: Predicted seconds until the target is reached, when that is known.
         steps_to_accuracy: Steps until the target accuracy, which ended the run.
-        accuracy_s: Predicted seconds until the loss of the step after that, or until the end of the run.
+        accuracy_s: Predicted seconds until the step after `steps_to_accuracy` has its loss, or until the run ends.
         accuracy_measured_s: Measured seconds until the target accuracy, without evaluations, all ranks in turns.
         seed: Seed of weights, samples and dropout.
     """

@@ -141,7 +141,7 @@ class Measurement:
         return yardstick_s(num_busy, self.problem.profile.provenance.kind)
 
     def num_iterations(self, setting: Setting) -> int:
-        """Return the iterations in one run: warm-up, those that count, and one more, as times are from Step to Step."""
+        """Return the iterations in one run: warm-up, the counted ones, and one whose Step begins the first of these."""
         return 1 + self._skipped(setting) + self.settings.iterations
 
     def _skipped(self, setting: Setting) -> int:

@@ -302,7 +302,7 @@ def require_dividing(asked: Sequence[int], batch_size: int, there: Sequence[int]
         there: Valid numbers.
 
     Raises:
-        ArgumentError: One does not divide it.
+        ArgumentError: A number does not divide the batch.
     """
     for count in asked:
         if count < 1 or batch_size % count:

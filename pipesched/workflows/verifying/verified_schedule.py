@@ -127,7 +127,7 @@ class Verification(Result):
 
     @property
     def verdicts(self) -> list[str]:
-        """No verdict: one run gives none."""
+        """Empty: one run gives no verdict."""
         return []
 
     @property
