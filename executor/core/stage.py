@@ -132,7 +132,7 @@ class _Graph:
 
     Attributes:
         x: The input, without the tensors of a tuple that require no gradient.
-        starts: The start at the output, or one for each tensor of the output; None if it depends on nothing learned.
+        starts: The start at the output, or one for each tensor of the output; None if it requires no gradient.
     """
 
     x: Value

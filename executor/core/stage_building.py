@@ -145,7 +145,7 @@ def build_stages(
 
 
 def _further(learning: LearningRun | None) -> dict[str, Any]:
-    """Return the arguments of `make_optimizer` beside the learning rate."""
+    """Return the arguments of `make_optimizer` other than the learning rate."""
     if learning is None:
         return {}
     return {"weight_decay": learning.settings.weight_decay, "is_nesterov": learning.settings.is_nesterov}

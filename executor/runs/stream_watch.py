@@ -65,7 +65,7 @@ class StreamWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the GPUs inside the block, where all runs are."""
+        """Watch the GPUs inside the block; all runs happen inside it."""
         self._stillness = Stillness(self._timeout_s)
         with polled(self._positions.values(), judge=self._judge):
             yield

@@ -223,7 +223,7 @@ def save_stages(
         stages: The stages, by number.
 
     Raises:
-        ExecutionError: A stage has no weights, or the folder, or the one around it, cannot be written.
+        ExecutionError: A stage has no weights, or the folder or its parent cannot be written.
     """
     for index, stage in stages.items():
         if model is None or not isinstance(stage, ModuleStage):

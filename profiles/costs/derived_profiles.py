@@ -202,7 +202,7 @@ def with_fit_factor(profile: Profile, factor: float) -> Profile:
 
 
 def _slowed(value: Any, factor_of: Callable[[str], float], name: str = "") -> Any:
-    """Return a record, or the value of a field, with each field of seconds times the factor of its name."""
+    """Return `value` with each field of seconds, also of inner records, times the factor for the field's name."""
     if isinstance(value, tuple):
         return tuple(_slowed(item, factor_of, name) for item in value)
     if is_dataclass(value) and not isinstance(value, type):

@@ -234,7 +234,7 @@ def _divisor(whole: int, most: int) -> int:
 
 
 def _changed(text: str, shape: ModelShape, given: dict[str, Any]) -> ModelShape:
-    """Return `shape` with the given numbers; heads that fill the width, or are as many as key heads, stay so."""
+    """Return `shape` with the given numbers. If its heads fill the width, they still do; so with equal key heads."""
     changes = {field: given[key] for key, field in _MODEL_FIELDS.items() if key in given}
     hidden, heads = changes.get("hidden", shape.hidden), changes.get("heads", shape.heads)
     if {"hidden", "heads"} & given.keys() and shape.heads * shape.head_size == shape.hidden:

@@ -142,8 +142,8 @@ def _measured_layers(
 class _Runs:
     """The runs of each measurement, and their progress.
 
-    Measurements take turns, so that a drift of the machine's speed affects all of them. A run of a chain counts as
-    several runs of a layer if most layers of the chain have equals there.
+    Measurements take turns, so that a drift of the machine's speed affects all of them. If most layers of a chain have
+    equal layers in it, one run of the chain counts as several runs of a layer.
     """
 
     def __init__(self, settings: ProfilerSettings, chain: LayerChain, progress: OnProgress | None) -> None:

@@ -342,7 +342,7 @@ def _in_mode(module: nn.Module, training: bool | None) -> Iterator[None]:
 
 @contextmanager
 def _tracing() -> Iterator[None]:
-    """Keep the random state and the warnings of a trace, and report an error with the user's line, and nothing else."""
+    """Trace without a change of the random state, and without warnings; report an error by the user's line alone."""
     printed = io.StringIO()
     try:
         with (

@@ -15,7 +15,7 @@ from pipesched.schedules.common import positive
 
 
 def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build GPipe; its makespan is (m + p - 1)(t_f + t_b) on equal stages with free links."""
+    """Build GPipe; its makespan is (m + p - 1)(t_f + t_b) on equal stages, with links that take no time."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     rows = ["F" * num_microbatches + "B" * num_microbatches + "S"] * num_ranks
     return make_schedule("gpipe", num_ranks, num_microbatches, spelled(rows, rank_letters(num_ranks)))

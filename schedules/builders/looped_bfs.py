@@ -18,7 +18,7 @@ from pipesched.schedules.ops import Phase
 
 
 def looped_bfs(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
-    """Build looped BFS; its bubble_overhead is (p - 1) / (v m) on equal stages with free links and m of at least p.
+    """Build looped BFS; on equal stages, its bubble_overhead is (p - 1) / (v m) if links take no time and m >= p.
 
     Raises:
         ScheduleError: A count is below 1.

@@ -28,7 +28,7 @@ def alternating(num_forwards: int, warmup: int, back: str = "B") -> str:
 
 
 def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build 1F1B; its makespan is (m + p - 1)(t_f + t_b) on equal stages with free links."""
+    """Build 1F1B; its makespan is (m + p - 1)(t_f + t_b) on equal stages, with links that take no time."""
     return _build("1f1b", num_ranks, num_microbatches, advance=0)
 
 

@@ -24,8 +24,8 @@ So all of them are run with ops that vary a little, for longer and longer, until
 
 The spread of the windows shows how well a run knows its pace. It does not show whether the pipelines have drifted as
 far as they will: so a run twice as long must have the same pace. Nothing is quicker than the busiest device or link,
-and pipelines that begin together only get better as they drift. So the pace is known if a short run reaches that bound,
-and its windows agree: with few micro-batches this pace may last only for a while.
+and pipelines that begin together only get better as they drift. So the pace is known if a short run reaches that bound.
+Its windows must also agree, because with few micro-batches this pace may last only for a while.
 """
 
 from __future__ import annotations

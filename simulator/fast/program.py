@@ -161,7 +161,7 @@ class Program:
         return Timeline(schedule.name, "predicted", spans, schedule.rank_to_device, hand_overs=hand_overs)
 
     def _hand_overs(self, times: npt.NDArray[Any]) -> Iterator[HandOver]:
-        """Yield the own works that take time."""
+        """Yield the hand-over works that take time."""
         if self.own_work is None:
             return
         columns, instructions = self.schedule.columns, self.own_work.instructions

@@ -38,9 +38,9 @@ _WEIGHTS, _OPTIMIZER, _UPDATES = (part.value for part in (Part.WEIGHTS, Part.OPT
 
 @dataclass(frozen=True)  # without slots: its columns are kept beside the fields
 class HeldBytes:
-    """The bytes that a device holds, on which one rank runs, or the same rank of several equal pipelines.
+    """The bytes that a device holds; it runs one rank, or the same rank of several equal pipelines.
 
-    With one rank the numbers of times go up as the times do.
+    If it runs one rank, later times have higher numbers.
 
     Attributes:
         device: The device.

@@ -220,11 +220,11 @@ class LateOps:
         self._before: dict[int, list[int]] = {}
 
     def pace(self, timeline: Timeline, lags: Iterable[int]) -> SteadyPace | None:
-        """Return the pace of the first lag at which each computation follows its earlier one by the same time.
+        """Return the pace of the first lag at which all computations end the same time after their counterparts.
 
         Args:
             timeline: Timeline of the run.
-            lags: Micro-batches to look back, each tried in turn.
+            lags: Micro-batches from a computation back to its counterpart, each tried in turn.
 
         Returns:
             The pace, or None if no lag gives one.

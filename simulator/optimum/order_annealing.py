@@ -131,7 +131,7 @@ def critical_places(arrays: DueArrays, state: OrderState, end: int, first: int) 
 
 
 def move_op(state: OrderState, source: int, target: int) -> None:
-    """Move an op of a rank to another place of it."""
+    """Move an op to another place in the order of its rank."""
     kind, step = state.kinds[source], 1 if target > source else -1
     for place in range(source, target, step):
         state.kinds[place] = state.kinds[place + step]

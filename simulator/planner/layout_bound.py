@@ -44,7 +44,7 @@ class Kinds(NamedTuple):
     head: float
 
     def times(self, other: Kinds) -> float:
-        """Return the sum of the products."""
+        """Return the sum over the kinds of this number times the other one."""
         return self[0] * other[0] + self[1] * other[1] + self[2] * other[2] + self[3] * other[3]
 
 

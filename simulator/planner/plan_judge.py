@@ -65,7 +65,7 @@ class PlanJudge:
         return nothing_possible(self._request)
 
     def first(self, candidate: Setting, number: int) -> BoundedSetting[float]:
-        """Return a candidate under its bound, or refused if the bound does not fit, or the schedule is impossible.
+        """Return a candidate with its bound. It is refused if the schedule is impossible or the bound does not fit.
 
         Args:
             candidate: The candidate.
@@ -110,7 +110,7 @@ class PlanJudge:
         return self._with_details(outcome, Estimate(Meaning.ITERATION, outcome.seconds, {}, timeline=timeline), lists)
 
     def completed(self, outcome: Outcome, *, is_late: bool = False) -> tuple[Setting, Outcome]:
-        """Return a ranked candidate, and its outcome with the fastest cut, the parts of its time and its pace.
+        """Complete the outcome of a ranked candidate: its fastest cut, the parts of its time, and its pace.
 
         Args:
             outcome: The outcome of the candidate.

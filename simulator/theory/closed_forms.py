@@ -194,7 +194,7 @@ def chimera_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
 
 
 def chimera_bubble_fraction(p: int, m: int) -> float:
-    """Return (p - 2) / (2 m + p - 2), where F and B take as long (arXiv:2107.06925, table 2)."""
+    """Return (p - 2) / (2 m + p - 2), for F and B of equal length (arXiv:2107.06925, table 2)."""
     return (p - 2) / (2 * m + p - 2)
 
 

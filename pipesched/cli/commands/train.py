@@ -174,7 +174,7 @@ def _notes_after(results: Sequence[TrainingResult], export: str | Path | None) -
 
 
 def _lines_ahead(results: Sequence[TrainingResult]) -> Iterator[str]:
-    """Yield a line on the chosen advance of the forwards of each schedule."""
+    """Yield, for each schedule with an `advance`, a line on the advance that was chosen."""
     for name, ahead in _ahead(results).items():
         tried = ", ".join(f"{trial.advance}: {readable_s(trial.seconds)}" for trial in ahead.trials) or "nothing"
         yield f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}"

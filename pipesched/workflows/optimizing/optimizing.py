@@ -47,8 +47,8 @@ def optimize(question: OptimizeQuestion) -> Optimum:
     """Find the fastest order of a schedule's ops, and prove a lower bound on the time of any order.
 
     The ops and their ranks come from `schedule`: one stage per rank (``1f1b``, ``zb_h1``), chunks (``interleaved``,
-    ``interleaved_zb``), a V (``zbv``) or waves (``hanayo``). The search starts from the best schedule within the limit,
-    of the catalogue or of a planner, for these stages. CP-SAT of OR-tools (``pip install "pipesched[optimize]"``)
+    ``interleaved_zb``), a V (``zbv``) or waves (``hanayo``). The search starts from the best known order within the
+    limit, which is from the catalogue or from a planner. CP-SAT of OR-tools (``pip install "pipesched[optimize]"``)
     searches for a better order unless a simple bound proves that none exists.
 
     Without a flush (``pipedream``, ``pipedream_2bw``, ``vanilla_1f1b``, ``stale_weights``, ``spectrain``, ``xpipe``,

@@ -298,7 +298,7 @@ def partition(question: PartitionQuestion) -> PartitionedModel:
         cluster: Machines, or a file of them; None: equal devices whose links take no time.
 
     Raises:
-        ArgumentError: An unknown word, a number below 1, arguments that do not go together, or too few devices.
+        ArgumentError: A word is unknown, a number is below 1, arguments exclude one another, or devices are too few.
         ProfileError: A file is bad, there are more stages than layers, or nothing fits.
     """
     machines = read_cluster_argument(question.cluster, question.num_devices, "num_devices")

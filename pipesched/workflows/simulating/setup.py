@@ -302,7 +302,7 @@ def _in_stages(setup: Setup, schedule: Schedule) -> tuple[CostSource, tuple[tupl
 
 @contextmanager
 def _naming_costs(costs: CostSource, schedule: Schedule) -> Iterator[None]:
-    """Name the costs and the schedule in an error about the cut of layers; the error of a profile names it already."""
+    """Name costs and schedule in an error about the cut of layers; an error about a profile already has a name."""
     try:
         yield
     except ProfileError as error:

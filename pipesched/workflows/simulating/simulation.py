@@ -223,7 +223,7 @@ class Simulation(Result, Prediction):
         distribution: Distribution of the makespans of several runs with jitter, or None for one run.
         spread: Range of the makespans of runs, from the variation of the profile's seconds; None if not asked for.
         least: Lower bound for the ops in any order under the same memory; None if not asked for.
-        fit: Factor from a known run; None without one.
+        fit: Fit of an estimated profile to a run whose time is known; None without such a run.
     """
 
     bare_metrics: Metrics
