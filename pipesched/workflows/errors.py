@@ -186,7 +186,7 @@ def require_kind(name: str, value: object, kinds: type | UnionType, expected: st
         return
     for part in _PARTS if type(value).__module__.startswith("pipesched.") else ():
         if isinstance(getattr(value, part, None), kinds):
-            raise ArgumentError(f"{name}: got {said(value)}, expected what is in it; try its `{part}`")
+            raise ArgumentError(f"{name}: got {said(value)}, expected a part of it; try its `{part}`")
     raise ArgumentError(f"{name}: got {said(value)}, expected {expected}")
 
 

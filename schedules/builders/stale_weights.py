@@ -53,7 +53,7 @@ def generated_hybrid(num_ranks: int, num_microbatches: int, pipelined: int | Non
     count = (num_microbatches + 1) // 2 if pipelined is None else pipelined
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= num_microbatches:
         raise ScheduleError(
-            f"hybrid: got pipelined {count!r}, expected 0 to {num_microbatches}, all of the run; "
+            f"hybrid: got pipelined {count!r}, expected 0 to {num_microbatches}, the micro-batches of the run; "
             f"try pipelined={num_microbatches // 2}"
         )
 

@@ -258,11 +258,11 @@ def require_layers(setup: Setup) -> None:
     costs = setup.loaded_costs
     if setup.microbatch_size is not None and not costs.microbatch_sizes:
         raise ArgumentError(
-            f"microbatch_size: got {setup.microbatch_size}, expected it with costs of a profile alone; leave it out"
+            f"microbatch_size: got {setup.microbatch_size}, expected it only with costs of a profile; leave it out"
         )
     if setup.partition is not None and not costs.num_layers:
         raise ArgumentError(
-            f"partition: got {setup.partition}, expected it with costs of layers or a profile alone; leave it out"
+            f"partition: got {setup.partition}, expected it only with costs of layers or a profile; leave it out"
         )
 
 

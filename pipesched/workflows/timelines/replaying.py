@@ -100,8 +100,8 @@ def replay(timeline: TimelineArgument, setup: SetupArgument | None = None) -> Re
     require_runnable(schedule)
     if list(map(len, lower(schedule).ops)) != list(map(len, schedule.ops)):
         raise SimulationError(
-            f"{measured.name}: got a timeline without the Sends and Recvs of its messages, expected them: hand-over is "
-            "told from when they were posted; try the Timeline of a run"
+            f"{measured.name}: got a timeline without the Sends and Recvs of its messages, expected them, because "
+            "hand-over is measured from their posting; try the Timeline of a run"
         )
     if conditions is None:
         return Replay(measured, None, split_error(measured))

@@ -28,15 +28,15 @@ def model(*layers):
     [
         (
             lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), GPT),
-            "setup: got ProfileMeasurement(..), expected what is in",
+            "setup: got ProfileMeasurement(..), expected a part of",
         ),
         (
             lambda: pipesched.plan(GPT, batch_size=8, num_devices=2),
-            "setup: got ProfileMeasurement(..), expected what is in",
+            "setup: got ProfileMeasurement(..), expected a part of",
         ),
-        (lambda: pipesched.simulate(PLANNED, GPT.profile), "schedule: got PlanSearch(..), expected what is in it; try"),
-        (lambda: pipesched.export_setting(PLANNED, "megatron"), "plan: got PlanSearch(..), expected what is in it; "),
-        (lambda: pipesched.simulate(SIMULATED, COST), "schedule: got Simulation(..), expected what is in it; try its "),
+        (lambda: pipesched.simulate(PLANNED, GPT.profile), "schedule: got PlanSearch(..), expected a part of it; try"),
+        (lambda: pipesched.export_setting(PLANNED, "megatron"), "plan: got PlanSearch(..), expected a part of it; "),
+        (lambda: pipesched.simulate(SIMULATED, COST), "schedule: got Simulation(..), expected a part of it; try its "),
         (
             lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), (1.0, 2.0)),
             "setup: got tuple(..), expected a Setup, or costs",

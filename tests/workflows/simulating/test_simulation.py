@@ -112,7 +112,7 @@ def test_jitter_has_a_distribution_and_no_steady_time():
         ({"spread": 5, "jitter": 0.1}, r"^spread: got `jitter` too"),
         ({"num_runs": 5}, r"^num_runs: got 5 without `jitter`"),
         ({"convert_bytes_per_s": 1e9}, r"^convert_bytes_per_s: got it alone"),
-        ({"partition": "1,1"}, r"^partition: got 1,1, expected it with costs of layers or a profile"),
+        ({"partition": "1,1"}, r"^partition: got 1,1, expected it only with costs of layers or a profile"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(arguments, message):
