@@ -289,7 +289,7 @@ class Tables:
         return self._stage(first, last, count, count, transfer_s=0.0) + later
 
     def _filled(self, rows: int) -> Times:
-        """Return the least costs A by (number of first groups, i, j)."""
+        """Return the least costs A of layers i..j on the first `count` groups, indexed by (count, i, j)."""
         best = np.full((self._num_groups + 1, rows, self._chain.num_layers + 1), np.inf)
         for count in range(1, self._num_groups + 1):
             best[count] = self._stage_s(count, count)[:rows]

@@ -213,7 +213,7 @@ def cut_own(
 
 
 def last_brought(work: int, first: int, rank: int, lists: TimedLists) -> int:
-    """Return the last message to arrive of all that the ops from `first` to a work need from other ranks, or -1."""
+    """Return the last message to arrive from another rank for the ops from `first` to a work, or -1 if none does."""
     begins, codes, stages, microbatches, _, _ = lists.cells
     foreign, num_stages, ends_s = lists.table.other, len(lists.table.receivers) // 2, lists.times.ends_s
     sends, recvs, brought = lists.posts.sends, lists.posts.recvs, -1

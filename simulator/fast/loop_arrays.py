@@ -123,7 +123,7 @@ class Rules(NamedTuple):
     Attributes:
         is_eager: Whether a transfer starts without the receiver.
         chunk_bytes: Size of the pieces in which messages pass `CHUNKED` wires.
-        slowdown: Increase of the seconds of its devices by a transfer.
+        slowdown: Relative increase of the seconds of ops on the two devices of a transfer, while it lasts.
         num_queues: Number of links and NICs.
         num_shared: Number of devices and wires that are shared.
         runs_ahead: Whether no two ranks ever compete for anything but the ends of a channel, so that their order is
