@@ -29,16 +29,16 @@ def run_ranks(arguments: Sequence[str], num_ranks: int, timeout_s: float | None 
         given = {"MEET": f"file://{Path(folder) / 'store'}", "WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1"}
         given |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore", "PYTHONPATH": os.pathsep.join(sys.path)}
         errors = [Path(folder) / f"error{rank}" for rank in range(num_ranks)]
-        ranks = []
+        processes = []
         for rank, error in enumerate(errors):
             own = {**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             with error.open("w") as file:
-                ranks.append(subprocess.Popen([sys.executable, *arguments], env=own, stderr=file))
+                processes.append(subprocess.Popen([sys.executable, *arguments], env=own, stderr=file))
         try:
-            codes = [rank.wait(timeout_s) for rank in ranks]
+            codes = [process.wait(timeout_s) for process in processes]
         finally:
-            for rank in ranks:
-                rank.kill()
+            for process in processes:
+                process.kill()
         for code, error in zip(codes, errors, strict=True):
             if code:
                 raise RuntimeError(error.read_text()[-300:])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import assert_never, final
 
-from pipesched.schedules import ScheduleError
 from pipesched.schedules.ops import (
     AnyStageOp,
     Average,
@@ -104,8 +103,6 @@ class GrowingCells:
             case Reduce():
                 self._cell(REDUCE, op.stage, 0, _NUMBER_OF_CONTENT[op.content], 0)
             case StageOp():
-                if type(op) not in _CODE_OF_WORD:
-                    raise ScheduleError(f"got {op!r}, expected an op with a word of the lists, as Step({op.stage})")
                 self._cell(_CODE_OF_WORD[type(op)], op.stage, 0, 0, 0)
             case _:
                 assert_never(op)

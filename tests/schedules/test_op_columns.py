@@ -3,11 +3,11 @@ import pickle
 import numpy as np
 import pytest
 
-from pipesched.schedules import Schedule, ScheduleError, make_schedule
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders.catalogue import build
 from pipesched.schedules.columns import OpColumns, OpRow, op_cells, shows_messages
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Average, Reduce, Reshard, StageOp, Step, Unshard, WeightsOp
+from pipesched.schedules.ops import Average, Reduce, Reshard, Step, Unshard
 
 LISTS = [
     lower(build("dualpipe_v", 2, 4)),
@@ -37,12 +37,6 @@ def test_columns_of_lists_and_of_wider_numbers_make_the_same_ops(schedule: Sched
         assert [len(row) for row in same.rows()] == list(map(len, schedule.ops))
         assert same.has_messages == own.has_messages
         assert (same.codes.dtype, same.stages.dtype) == (np.int8, np.int32)
-
-
-@pytest.mark.parametrize("op", [StageOp(3), WeightsOp(3)])
-def test_an_op_without_a_word_is_refused(op):
-    with pytest.raises(ScheduleError, match=rf"got {type(op).__name__}\(stage=3\), expected an op with a word"):
-        OpColumns.of([[op]])
 
 
 def test_a_schedule_made_of_columns_is_the_schedule_made_of_ops():
