@@ -22,7 +22,7 @@ from typing import Any
 from report import arguments_of, provenance, show
 
 import pipesched
-from pipesched.profiles.clusters import flat
+from pipesched.profiles.clusters import Cluster, flat
 from pipesched.simulator.optimum import (
     PLANNER,
     counted_room,
@@ -81,10 +81,11 @@ class Case:
     def counts(self) -> dict[str, Any]:
         return {"num_ranks": self.p, "num_microbatches": self.m, "num_chunks": self.num_chunks}
 
-    def optimum(self, **options: Any) -> Optimum:
+    def optimum(self, *, cluster: Cluster | None = None, **options: Any) -> Optimum:
         is_uniform = isinstance(self.costs, pipesched.DeviceCost)
         options.setdefault("seconds", PROFILE_SECONDS if not is_uniform else SECONDS if self.p <= 4 else LARGE_SECONDS)
-        return pipesched.optimize(pipesched.build(self.name, **self.counts), self.costs, num_workers=WORKERS, **options)
+        setup = pipesched.Setup(self.costs, cluster)
+        return pipesched.optimize(pipesched.build(self.name, **self.counts), setup, num_workers=WORKERS, **options)
 
 
 def table(cases: Iterator[Case], better: list[str]) -> Iterator[str]:
