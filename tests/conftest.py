@@ -42,15 +42,6 @@ _NOT_QUICK = (
 NOT_QUICK = {path for pattern in _NOT_QUICK for path in TESTS.glob(pattern)}
 """Folders and files that the quick tier leaves out: they start processes, train, trace, search or run commands."""
 
-_COMPILING = (
-    "simulator/fast/test_array_engine.py", "simulator/optimum/test_order_search.py",
-    "simulator/optimum/test_memory_limits.py", "schedules/transforms/test_replication.py",
-    "simulator/fast/test_steady_pace.py", "schedules/test_generated_ops.py", "simulator/test_conformance.py",
-    "simulator/fast/test_equal_pipelines.py", "simulator/fast/test_scenario_lists.py",
-)  # fmt: skip
-COMPILING = tuple(str((TESTS / path).relative_to(TESTS.parent)) for path in _COMPILING)
-"""Files whose tests compile loops: one worker runs them, in this order and first, and compiles each loop once."""
-
 _PROCESS_STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 _is_process_refused = False
 
@@ -69,39 +60,19 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out slow tests of the quick tier; else run their files first, so that none is waited for at the end.
-
-    Files that compile loops come before all others.
-    """
+    """Leave out slow tests of the quick tier; else run their files first, so that none is waited for at the end."""
     if config.getoption("quick"):
         left_out = [item for item in items if is_slow(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not is_slow(item)]
     slow_files = {item.path for item in items if is_slow(item)}
-    turns = {file: turn for turn, file in enumerate(COMPILING)}
-    items.sort(key=lambda item: (turns.get(file_of(item.nodeid), len(turns)), item.path not in slow_files))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Give each file to one worker, and all files that compile loops to the same one."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class OneCompiler(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            return "loops" if file_of(nodeid) in COMPILING else super()._split_scope(nodeid)
-
-    return OneCompiler(config, log) if config.getoption("dist") == "loadfile" else None
+    items.sort(key=lambda item: item.path not in slow_files)
 
 
 def pytest_collection_finish():
     """Spare the collector of cycles thousands of tests, which stay until the end."""
     gc.collect()
     gc.freeze()
-
-
-def file_of(nodeid):
-    return nodeid.partition("::")[0]
 
 
 def is_slow(item):

@@ -245,7 +245,7 @@ def met(
 
 @contextmanager
 def _cores(index: int, num_devices: int, threads: int, *, is_pinned: bool) -> Iterator[None]:
-    """Inside the block, pin this process to `threads` cores, those of device `index`, if `is_pinned`."""
+    """Inside the block, pin this process to the `threads` cores of device `index`, if `is_pinned`."""
     cores = usable_cores()
     if is_pinned:
         pin(index, num_devices, threads)

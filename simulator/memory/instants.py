@@ -155,7 +155,7 @@ def seen_at_once(held: Totals, sizes: npt.NDArray[Any]) -> Sequence[int]:
 
 
 def _begins(*keys: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return each place at which the keys differ from those before it; the first place is one."""
+    """Return the first place, and each place whose keys differ from the keys of the place before."""
     return np.flatnonzero(np.append(np.ones(min(1, len(keys[0])), np.bool_), ~_is_same(*keys)))
 
 

@@ -150,7 +150,7 @@ class GradientLags:
             yield tuple(lag if chunk == late else 0.0 for lag, chunk in zip(lags, self._chunks, strict=True))
 
     def drawn(self, draw: Random, spans: Sequence[float]) -> Lags:
-        """Return random lags: those of `before`, one for each stage, or one for each chunk."""
+        """Return random lags: from `before` with one drawn lag, or drawn for each stage, or drawn for each chunk."""
         lag = draw.randint(0, int(self._num_microbatches)) + draw.choice((0.0, 0.5))
         chance = draw.random()
         if chance < 0.3:

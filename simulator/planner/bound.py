@@ -212,7 +212,7 @@ class _Copy:
         return forward_s + again_s + backward_s - hidden_s
 
     def _back_s(self, stage: int) -> float:
-        """Return the time from the gradient of a stage's output to that of its input: B or I, and a late R."""
+        """Return the time from the gradient of a stage's output to the gradient of its input: B or I, and a late R."""
         again_s = self._seconds(Phase.RECOMPUTE, stage) if self.candidate.recompute_when == "late" else 0.0
         return again_s + min(self._seconds(way[0], stage) for way in self.form.backwards)
 

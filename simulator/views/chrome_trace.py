@@ -279,7 +279,7 @@ def _chains(timeline: Timeline, slices: Sequence[_Slice]) -> Iterator[list[_Slic
 def _flow_ns(chain: Sequence[_Slice]) -> list[int] | None:
     """Return, for each slice, the time inside it when an arrow passes; times never go back.
 
-    The result is None if clocks differ too much to draw an arrow.
+    The result is None if the clocks of two ranks differ so much that an arrow would point back in time.
     """
     times = [chain[0].last_ns]
     for part in chain[1:]:

@@ -84,7 +84,7 @@ RUNS += [
     for k, name in enumerate(SCHEMES)
     for d, count in ((1, 20), (2, 30), (3, 30), (8, 40), (4, 3))
 ]
-"""Every scheme with half of the optimizers on four ranks, among them that of one rank, and one in turn on others."""
+"""On four ranks every scheme has half of the optimizers; on other numbers of ranks it has one of these, in turn."""
 
 
 def test_every_asynchronous_schedule_of_the_catalogue_has_a_recurrence():

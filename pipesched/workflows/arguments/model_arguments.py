@@ -112,7 +112,11 @@ def require_possible(settings: RunSettings) -> None:
 
 
 def require_gpu(got: str, advice: str) -> None:
-    """Refuse a setting that needs a GPU if there is none; the error names the setting (`got`) and the remedy.
+    """Refuse a setting that needs a GPU if this machine has none.
+
+    Args:
+        got: The setting and its value, as ``device: got cuda``.
+        advice: The remedy.
 
     Raises:
         MissingDeviceError: There is no GPU.

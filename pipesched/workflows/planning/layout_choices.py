@@ -32,7 +32,7 @@ _Value = int | str | None
 
 
 def choices_of(layout: TransformerLayout) -> dict[str, _Value]:
-    """Return the choices of a layout by column; the number of chunks is None for one stage per rank."""
+    """Return the choices of a layout by column; the number of chunks is None if each rank has one stage."""
     split = layout.sharding
     values = (
         layout.num_ranks, layout.num_chunks, split.tensor, split.context, split.expert, split.data, split.zero,

@@ -84,7 +84,7 @@ def test_where_no_machine_is_left_it_is_said(printed):
 
 
 def test_a_sweep_of_which_a_machine_is_killed_prints_what_one_machine_does(printed):
-    """The other machine does what the killed one had not finished."""
+    """The other machine predicts the settings that the killed machine had not finished."""
     command = [sys.executable, "-P", "-m", "pipesched", *LINE, "--workers", "1"]
     alone = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "killed\n" in printed.stderr, "before all was done"

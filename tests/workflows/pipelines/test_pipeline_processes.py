@@ -176,7 +176,7 @@ def test_processes_have_the_losses_of_a_plain_loop(tmp_path):
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    """Return what each of two processes has said of its traced modules."""
+    """Return the output of each of two processes about its traced modules."""
     folder = tmp_path_factory.mktemp("traced")
     codes, printed = forked(folder, TRACED)
     assert codes == [0, 0], printed
