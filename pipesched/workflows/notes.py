@@ -15,7 +15,7 @@ from pipesched.profiles.partitioning import MAX_PREFIXES, has_too_many_prefixes
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Schedule, Timeline, Yardstick
 from pipesched.schedules.common import shown
-from pipesched.schedules.ops import Compute, Overlap
+from pipesched.schedules.ops import Compute
 from pipesched.simulator import NetworkOptions, is_usual
 from pipesched.simulator.analysis import readable_bytes, readable_s
 
@@ -252,7 +252,7 @@ def serial_overlaps(schedule: Schedule, overlap: float) -> list[str]:
         schedule: The schedule.
         overlap: Share of the shorter op that hides behind the longer, from the costs.
     """
-    if overlap or not any(isinstance(op, Overlap) for ops in schedule.ops for op in ops):
+    if overlap or not schedule.columns.num_overlaps:
         return []
     return [
         f"{schedule.name}: forwards run beside backwards, and the costs hide nothing of the shorter op: both take "
