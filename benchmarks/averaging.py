@@ -24,6 +24,7 @@ import pipesched
 from pipesched.executor import Averaging
 from pipesched.profiles import OptimizerName
 from pipesched.profiles.models import resolve_model
+from pipesched.schedules.transforms import ScheduleSpec
 
 STAGES = 2
 
@@ -71,10 +72,10 @@ class Way:
         return f"plain, {size}" + (", uncut" if self.microbatches == 1 else "")
 
     @property
-    def schedule_spec(self) -> pipesched.ScheduleSpec:
+    def schedule_spec(self) -> ScheduleSpec:
         if self.averaging is None:
-            return pipesched.ScheduleSpec(name="gpipe", num_ranks=STAGES, num_microbatches=self.microbatches)
-        return pipesched.ScheduleSpec(
+            return ScheduleSpec(name="gpipe", num_ranks=STAGES, num_microbatches=self.microbatches)
+        return ScheduleSpec(
             name="avgpipe",
             num_ranks=STAGES,
             num_microbatches=self.microbatches * self.batches,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pipesched import Schedule, StageCost, StageCosts
+from pipesched import Schedule
+from pipesched.profiles.costs import StageCost, StageCosts
 
 
 def uneven_stages(schedule: Schedule, op_s: float, output_bytes: int, weight_bytes: int = 0) -> StageCosts:

@@ -22,7 +22,7 @@ from typing import Any
 from report import arguments_of, provenance, show
 
 import pipesched
-from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.clusters import Cluster, Device, flat
 from pipesched.simulator.optimum import (
     PLANNER,
     counted_room,
@@ -178,7 +178,7 @@ def in_bytes() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|---|"
     for name, (p, m, parts) in product(BYTE_SCHEDULES, BYTE_LIMITS):
         costs = replace(WITH_BYTES, weight_bytes=10**9, output_bytes=10**6)
-        cluster = replace(flat(p), devices=(pipesched.Device(memory_bytes=int(parts * 10**9)),) * p)
+        cluster = replace(flat(p), devices=(Device(memory_bytes=int(parts * 10**9)),) * p)
         result = Case(name, p, m, 2 if name in CHUNKED else None, costs).optimum(cluster=cluster)
         seconds = {row["name"]: row["makespan_s"] for row in result.to_rows()}
         own = f"{seconds[name]:.4g} s" if name in seconds else "too large"
@@ -214,7 +214,7 @@ def drawn_excess(draw: Random) -> float:
         options: dict[str, Any] = {"cluster": cluster, "in_flight": most}
     else:
         costs = replace(costs, weight_bytes=int(weights * 10**9))
-        device = pipesched.Device(memory_bytes=int((2 * weights + most) * 10**9))
+        device = Device(memory_bytes=int((2 * weights + most) * 10**9))
         options = {"cluster": replace(cluster, devices=(device,) * p)}
     result = Case(name, p, m, None, costs).optimum(seconds=DRAWN_SECONDS, **options)
     seconds = {row["name"]: row["makespan_s"] for row in result.to_rows()}

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from report import arguments_of, beside, provenance, show, within
 
 import pipesched
-from pipesched import Cluster, Link, Schedule, StageCost, StageCosts
+from pipesched import Cluster, Link, Schedule
 from pipesched.profiles.clusters import Device, of_nodes
-from pipesched.profiles.costs import Compression
+from pipesched.profiles.costs import Compression, StageCost, StageCosts
 from pipesched.schedules.transforms import ScheduleSpec
 
 FORWARD_MS: tuple[int, ...] = (4, 6, 8, 7, 6, 6, 5, 5, 4, 4, 3, 3)

@@ -30,6 +30,7 @@ from pipesched.questions import AccountingChoice, EvaluatorChoice, MeasureSettin
 from pipesched.simulator.analysis import to_markdown
 from pipesched.simulator.search import Outcome, Setting
 from pipesched.simulator.tuner import Problem, tuned
+from pipesched.workflows.measuring import profile_links
 from pipesched.workflows.tuning import Measurement, TuneResult, rank_correlation
 
 Result = TypeVar("Result")
@@ -145,7 +146,7 @@ def _next(case: Case, iterations: int, num_rounds: int) -> Callable[[], None] | 
 
 
 def _measure_links(case: Case) -> None:
-    measured, seconds = undisturbed(lambda: pipesched.profile_links(NUM_DEVICES), "links")
+    measured, seconds = undisturbed(lambda: profile_links(NUM_DEVICES), "links")
     case.links.write_text(cluster_text(measured.cluster, "the links"))
     case.add("links", seconds)
 

@@ -18,6 +18,7 @@ from report import arguments_of, beside, provenance, show
 
 import pipesched
 from pipesched import Cluster, Link, build, flat
+from pipesched.workflows.measuring import profile_links
 
 MODEL, MICROBATCH_SIZE = "gpt", 2
 GPT: tuple[tuple[str, dict[str, int]], ...] = (
@@ -72,7 +73,7 @@ def rows(cases: Cases) -> Iterator[str]:
 
 def report(runs: int) -> Iterator[str]:
     """Yield each line of the report as soon as it is known."""
-    link = pipesched.profile_links().cluster.intra
+    link = profile_links().cluster.intra
     yield "# Prediction beside measurement"
     yield ""
     yield from provenance(f"verify.py --runs {runs}", os.getloadavg()[0], "gloo, 1 thread per rank")

@@ -17,6 +17,7 @@ from PIL import Image
 
 import pipesched
 from pipesched.schedules.builders import build_generated
+from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.simulator.analysis import to_markdown
 from pipesched.simulator.views import Curve, learning_curve_figure, save_figure, staleness_figure
 
@@ -56,7 +57,7 @@ def main() -> None:
         for name in (BASELINE, *SCHEMES):
             result = pipesched.train(
                 MODEL,
-                pipesched.ScheduleSpec(name=name, num_ranks=RANKS, num_microbatches=RANKS),
+                ScheduleSpec(name=name, num_ranks=RANKS, num_microbatches=RANKS),
                 num_steps=STEPS,
                 batch_size=BATCH_SIZE,
                 costs=COST,

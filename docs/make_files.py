@@ -14,7 +14,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent)]
 
-import pipesched
+from pipesched.workflows.file_formats import file_schema
 
 PAGE = DOCS / "files.md"
 _TABLE = re.compile(r"<!-- fields of ([a-z-]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -27,7 +27,7 @@ def page(text: str) -> str:
 
 
 def _filled(name: Any) -> str:
-    tables = "\n".join(_tables(pipesched.file_schema(name)))
+    tables = "\n".join(_tables(file_schema(name)))
     return f"<!-- fields of {name} -->\n{tables}\n<!-- end -->"
 
 

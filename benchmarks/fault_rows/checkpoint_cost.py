@@ -10,6 +10,7 @@ from statistics import mean, median, stdev
 
 import pipesched
 from fault_rows.row import Row, Section
+from pipesched.schedules.transforms import ScheduleSpec
 
 MODEL, RANKS, BATCH_SIZE = "gpt", 2, 8
 HALF = 8
@@ -30,7 +31,7 @@ def lines(count: int) -> Section:
     with tempfile.TemporaryDirectory() as name:
         pipesched.train(
             MODEL,
-            pipesched.ScheduleSpec(name="1f1b", num_ranks=RANKS, num_microbatches=RANKS),
+            ScheduleSpec(name="1f1b", num_ranks=RANKS, num_microbatches=RANKS),
             batch_size=BATCH_SIZE,
             optimizer="adam",
             num_steps=2 * HALF * (count + 1),

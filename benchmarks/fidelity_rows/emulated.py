@@ -11,6 +11,7 @@ import pipesched
 from fidelity_rows.bench import Bench, Row, StepErrors, cell, verdict
 from pipesched import CATALOGUE, Cluster, build
 from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.workflows.measuring import profile_links
 
 NUM_EMULATED, NUM_MICROBATCHES, OP_S = 4, 8, 0.080
 MESSAGE_BYTES, WEIGHT_BYTES = 64 * 1024, 1024 * 1024
@@ -30,7 +31,7 @@ def errors_of(name: str, links: Cluster, iterations: int) -> StepErrors:
 def lines(num_rounds: int) -> Iterator[str]:
     """Yield the lines of this row's section."""
     bench = Bench()
-    links = pipesched.profile_links().cluster
+    links = profile_links().cluster
     yield f"{NUM_EMULATED} ranks, {NUM_MICROBATCHES} micro-batches, messages of {readable_bytes(MESSAGE_BYTES)};"
     yield f"F, I and W of all that a rank holds take {readable_s(OP_S)} each, F of some stages 25 or 50 % more."
     yield f"Medians of {num_rounds} iterations (and the shortest)."

@@ -19,6 +19,7 @@ from pipesched.profiles.processes import num_companions
 from pipesched.questions import MeasureSettings
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.search import Setting
+from pipesched.workflows.measuring import profile_links
 from pipesched.workflows.tuning import Measurement, TuneResult
 
 Result = TypeVar("Result")
@@ -129,7 +130,7 @@ def chosen(grid: Grid, links: Cluster) -> tuple[float, float, str]:
 def lines(num_rounds: int) -> Iterator[str]:
     """Yield the lines of this row's section."""
     bench = Bench()
-    links = pipesched.profile_links().cluster
+    links = profile_links().cluster
     yield "Every setting of a grid, that of `benchmarks/tuner.py` without its largest M, is run twice: the traversal."
     yield f"Then, {num_rounds} times, the model is profiled, and `tune --budget` races in what is left of {SHARE:.0%}"
     yield "of its time, with as many contenders as one round has time for. Links are measured once for all."

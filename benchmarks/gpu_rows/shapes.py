@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pipesched
 from gpu_rows.card import Card
 from gpu_rows.row import Row
 from pipesched.profiles import Dtype
 from pipesched.profiles.io import gpu_names
+from pipesched.workflows.measuring import fit_gpu, profile_kernels
 
 DTYPE: Dtype = "bfloat16"
 """Number type on a GPU; a dry run measures float32."""
@@ -16,12 +16,12 @@ DTYPE: Dtype = "bfloat16"
 
 def lines(card: Card) -> Iterator[str]:
     """Yield the lines of this row's section."""
-    measured = pipesched.profile_kernels(card.kind, card.pick(DTYPE, "float32"), repeats=card.pick(10, 1))
+    measured = profile_kernels(card.kind, card.pick(DTYPE, "float32"), repeats=card.pick(10, 1))
     sheet = sheet_of(measured.device)
     if sheet is None:
         yield f"No data sheet of {measured.device}, so no curve is fitted."
     else:
-        fitted = pipesched.fit_gpu(measured, sheet)
+        fitted = fit_gpu(measured, sheet)
         yield f"A curve from the sheet `{sheet}`, fitted to half of the kernels; errors of the other half, absolute."
         yield ""
         yield "| kernel | held out | median | 90th percentile |"

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pipesched import Link, StageCost, StageCosts, build, flat
+from pipesched import Link, build, flat
 from pipesched.profiles.clusters import Cluster, of_nodes
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Schedule
 from pipesched.schedules.columns import machine_code
 from pipesched.schedules.formats import write_csv_comms

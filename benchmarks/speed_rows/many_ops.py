@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import time
 
-from pipesched import StageCost, StageCosts, flat
+from pipesched import flat
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK

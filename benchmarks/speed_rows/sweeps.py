@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pipesched
-from pipesched.profiles.costs import StageCost
+from pipesched.profiles.costs import LayerCosts, StageCost
 from speed_rows.row import Figure, Row
 
 COSTS = pipesched.DeviceCost(
     0.010, backward_input_s=0.010, backward_weight_s=0.010, step_s=0.005,
     output_bytes=8_000_000, saved_bytes=400_000_000, weight_bytes=1_000_000_000,
 )  # fmt: skip
-LAYERS = pipesched.LayerCosts(
+LAYERS = LayerCosts(
     tuple(StageCost(1e-3 * (1 + k % 5 / 5), 2e-3 * (1 + k % 7 / 7), output_bytes=8_000_000) for k in range(24))
 )
 BANDWIDTHS = [1e9 * (1 + number / 100) for number in range(1_000)]

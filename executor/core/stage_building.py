@@ -57,6 +57,11 @@ class LearningRun:
     num_steps: int
     microbatches_per_step: int
 
+    @property
+    def further_arguments(self) -> dict[str, Any]:
+        """The arguments of `make_optimizer` other than the learning rate."""
+        return {"weight_decay": self.settings.weight_decay, "is_nesterov": self.settings.is_nesterov}
+
     def rate(self, optimizer: torch.optim.Optimizer, schedule: Schedule, rank: int, stage: int) -> LearningRate | None:
         """Return the learning rate of a stage's optimizer, or None for a constant rate."""
         if self.settings.lr_schedule == "constant" and not self.settings.lr_warmup:
@@ -99,41 +104,22 @@ def build_stages(
             weights does not fit.
         ProfileError: A layer cannot be built, or two stages share a parameter that is not among the model's ties.
     """
-    fault = cut_fault(bounds, len(model.layers))
-    if fault is not None:
-        raise ExecutionError(f"bounds: {fault}")
-    if settings.clip_grad_norm is not None and Summed.NORM not in schedule.summands:
-        raise ExecutionError(
-            f"clip_grad_norm: got {settings.clip_grad_norm:g} with schedule {schedule.name}, expected steps that wait "
-            "for the norm of all stages; try pipesched.schedules.transforms.with_step_barrier"
-        )
-    require_known_ties(model, bounds)
-    _require_tied_sum(schedule, model, bounds)
+    _require_cut(model, bounds)
+    _require_sums(schedule, model, bounds, settings.clip_grad_norm)
     stages = dict[int, ModuleStage]()
     scales, seed, dtype = loss_scales(schedule), settings.seed, None if keeps_dtype else torch_dtype(settings.dtype)
-    make = optimizer or (
-        lambda parameters: make_optimizer(settings.optimizer, parameters, settings.lr, **_further(learning))
-    )
     for index in schedule.stages_on(rank):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
         if settings.weights is not None:
             with weight_file(settings.weights) as state:
                 load_whole_state(model, bounds, {index: module}, state)
-        parameters = list(module.parameters())
-        its_optimizer = make(parameters) if parameters else None
-        predictor = rate = None
-        if its_optimizer is not None:
-            rate = None if learning is None else learning.rate(its_optimizer, schedule, rank, index)
-            rule = _rule(schedule, settings.prediction) if _looks_ahead(schedule, rank, index) else None
-            if optimizer is None and (fault := epsilon_fault(settings.dtype, settings.optimizer, rule)):
-                raise ExecutionError(f"dtype: {fault}")
-            predictor = None if rule is None else Predictor(its_optimizer, rule, None if rate is None else rate.ahead)
+        own_optimizer, rate, predictor = _optimizing(schedule, rank, index, module, settings, optimizer, learning)
         lists = _stage_lists(schedule, rank, index, scales, Weights(module, _uses(schedule, rank, index), predictor))
         num_replicas = len(schedule.reducers.get(index, (rank,)))
         stages[index] = ModuleStage(
             module,
             lists,
-            its_optimizer,
+            own_optimizer,
             loss=model.loss if index == schedule.num_stages - 1 else None,
             needs_input_gradient=index > 0,
             draws=LayerGenerators(module, bounds[index][0], seed, device, is_repeated=bool(lists.recomputed)),
@@ -144,15 +130,42 @@ def build_stages(
     return stages
 
 
-def _further(learning: LearningRun | None) -> dict[str, Any]:
-    """Return the arguments of `make_optimizer` other than the learning rate."""
-    if learning is None:
-        return {}
-    return {"weight_decay": learning.settings.weight_decay, "is_nesterov": learning.settings.is_nesterov}
+def _optimizing(
+    schedule: Schedule, rank: int, stage: int, module: nn.Module, settings: RunSettings,
+    optimizer: OptimizerFactory | None, learning: LearningRun | None,
+) -> tuple[torch.optim.Optimizer | None, LearningRate | None, Predictor | None]:  # fmt: skip
+    """Return the optimizer, the learning rate and the predictor of a stage, or None for each that it lacks."""
+    parameters = list(module.parameters())
+    if not parameters:
+        return None, None, None
+    if optimizer is not None:
+        made = optimizer(parameters)
+    else:
+        further = {} if learning is None else learning.further_arguments
+        made = make_optimizer(settings.optimizer, parameters, settings.lr, **further)
+    rate = None if learning is None else learning.rate(made, schedule, rank, stage)
+    rule = _rule(schedule, rank, stage, settings.prediction)
+    if optimizer is None and (fault := epsilon_fault(settings.dtype, settings.optimizer, rule)):
+        raise ExecutionError(f"dtype: {fault}")
+    return made, rate, None if rule is None else Predictor(made, rule, None if rate is None else rate.ahead)
 
 
-def _require_tied_sum(schedule: Schedule, model: Model, bounds: Sequence[tuple[int, int]]) -> None:
-    """Refuse stages that share parameters and do not sum their gradients."""
+def _require_cut(model: Model, bounds: Sequence[tuple[int, int]]) -> None:
+    """Refuse stages that do not cut the model, or share parameters that are not among its ties."""
+    if (fault := cut_fault(bounds, len(model.layers))) is not None:
+        raise ExecutionError(f"bounds: {fault}")
+    require_known_ties(model, bounds)
+
+
+def _require_sums(
+    schedule: Schedule, model: Model, bounds: Sequence[tuple[int, int]], clip_grad_norm: float | None
+) -> None:
+    """Refuse lists without the sums over stages that clipping or shared parameters need."""
+    if clip_grad_norm is not None and Summed.NORM not in schedule.summands:
+        raise ExecutionError(
+            f"clip_grad_norm: got {clip_grad_norm:g} with schedule {schedule.name}, expected steps that wait "
+            "for the norm of all stages; try pipesched.schedules.transforms.with_step_barrier"
+        )
     tied, summed = tied_stages(model, bounds), schedule.summed_stages(Summed.TIED)
     if not {*tied} <= {*summed}:
         layer, name = ties_between(model, bounds)[0][0]
@@ -254,10 +267,6 @@ def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
     return parts
 
 
-def _looks_ahead(schedule: Schedule, rank: int, stage: int) -> bool:
-    return any(part.lookahead for part in _known_parts(schedule, rank, stage))
-
-
 def _stage_lists(
     schedule: Schedule, rank: int, stage: int, scales: Mapping[int, float] | None, weights: Weights
 ) -> StageLists:
@@ -281,7 +290,10 @@ def _uses(schedule: Schedule, rank: int, stage: int) -> Callable[[], Iterator[Us
     return lambda: uses(ops, in_order=False)
 
 
-def _rule(schedule: Schedule, prediction: PredictionRule | None) -> PredictionRule:
+def _rule(schedule: Schedule, rank: int, stage: int, prediction: PredictionRule | None) -> PredictionRule | None:
+    """Return the rule by which the weights of a stage are predicted, or None if no op of it looks ahead."""
+    if not any(part.lookahead for part in _known_parts(schedule, rank, stage)):
+        return None
     rule = prediction or schedule.traits.prediction
     if rule is None:
         raise ExecutionError(

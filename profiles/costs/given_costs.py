@@ -32,7 +32,9 @@ class LayerCosts(CostSource):
     unitless: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
-    way_to_profile: ClassVar[str] = "make one of a table of layers, with pipesched.profile_of_layers"
+    way_to_profile: ClassVar[str] = (
+        "make one of a table of layers, with pipesched.workflows.measuring.profile_of_layers"
+    )
 
     @property
     def given(self) -> Mapping[str, object]:

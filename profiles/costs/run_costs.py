@@ -72,7 +72,9 @@ class RunCosts(CostSource):
 
     is_measured: ClassVar[bool] = True
     has_machines: ClassVar[bool] = True
-    way_to_profile: ClassVar[str] = "make one of runs and a profile of their model, with pipesched.profile_from_runs"
+    way_to_profile: ClassVar[str] = (
+        "make one of runs and a profile of their model, with pipesched.workflows.measuring.profile_from_runs"
+    )
 
     @property
     def origin(self) -> str:

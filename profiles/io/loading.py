@@ -37,13 +37,13 @@ def load_profile(path: str | Path) -> Profile:
     if suffix_of(path) == ".csv":
         raise ProfileError(
             f"{path}: got a table, expected a profile (.json), which has sizes of micro-batches; make one of a table "
-            "of layers, with pipesched.profile_of_layers"
+            "of layers, with pipesched.workflows.measuring.profile_of_layers"
         )
     of_runs = {RUN_COSTS_FORMAT: "costs of a run's stages", TIMELINE_FORMAT: "a Timeline"}.get(format_of(path) or "")
     if of_runs is not None:
         raise ProfileError(
             f"{path}: got {of_runs}, expected a profile, which has layers that can be cut; make one of runs and a "
-            "profile of their model, with pipesched.profile_from_runs"
+            "profile of their model, with pipesched.workflows.measuring.profile_from_runs"
         )
     return read_profile(read_profile_text(path), str(path))
 

@@ -10,6 +10,7 @@ import torch
 import pipesched
 from pipesched.executor.training import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.properties import thinned
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -51,7 +52,7 @@ MODELS = ["digits:width=8,blocks=2", "gpt:layers=2,width=8,heads=2,context=8"]
 )
 def test_each_seed_is_trained_as_if_alone(text, name, optimizer):
     model = resolve_model(text)
-    schedule = pipesched.ScheduleSpec(name=name, num_ranks=2, num_microbatches=2)
+    schedule = ScheduleSpec(name=name, num_ranks=2, num_microbatches=2)
     how = {"num_steps": STEPS, "batch_size": BATCH, "optimizer": optimizer, "lr": 0.01, "dtype": "float64"}
     how["held_out_every"] = 3
     stacked, scores = importlib.import_module("stacked_seeds").stacked(model, SEEDS)

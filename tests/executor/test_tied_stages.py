@@ -17,7 +17,7 @@ from pipesched.profiles.models import build_layers, make_optimizer, resolve_mode
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Reduce, Summed
-from pipesched.schedules.transforms import replicate, with_step_barrier, with_tied_sum
+from pipesched.schedules.transforms import ScheduleSpec, replicate, with_step_barrier, with_tied_sum
 from tests.executor.pipelines import Local, even_bounds
 from tests.executor.tied_models import CLASSES, MODELS, WIDTH, Whole, batch, loss
 
@@ -136,7 +136,7 @@ def test_a_training_resumes_on_another_cut(partition, tmp_path):
     asked = {"batch_size": 16, "optimizer": "adam", "lr": 0.05, "dtype": "float64"}
 
     def spec(num_ranks):
-        return pipesched.ScheduleSpec(name="1f1b", num_ranks=num_ranks, num_microbatches=4)
+        return ScheduleSpec(name="1f1b", num_ranks=num_ranks, num_microbatches=4)
 
     _, expected = whole(resolve_model(MODELS["three_places"]), 16, "adam", 0.05, None, 6)
     for index, cut in enumerate(("2,2,4", partition, "2,2,4")):
@@ -205,7 +205,7 @@ def test_runs_sum_the_gradients_of_tied_stages(name):
 @pytest.mark.parametrize("is_distributed", [False, True])
 @pytest.mark.parametrize(("name", "width"), [("1f1b", 1), ("1f1b", 2), ("zbv", 1)])
 def test_training_steps_as_the_module_with_shared_parameters(name, width, is_distributed, tmp_path):
-    spec = pipesched.ScheduleSpec(name=name, num_ranks=2, num_microbatches=4, width=width)
+    spec = ScheduleSpec(name=name, num_ranks=2, num_microbatches=4, width=width)
     trained = pipesched.train(
         MODELS["three_places"], spec, batch_size=16, num_steps=3, optimizer="adam", lr=0.05, dtype="float64",
         clip_grad_norm=0.05, is_distributed=is_distributed, export=tmp_path / "whole.safetensors",
@@ -250,7 +250,7 @@ def test_runs_and_trainings_refuse_schedules_without_a_flush(name):
     message = "layer 0 shares weight with another stage: .*got tied stages 0, 1, .*; try 1f1b, or cut .*, or untie it$"
     with pytest.raises(ScheduleError, match=message):
         pipesched.run(pipesched.build(name, 2, 4), MODELS["two_places"])
-    spec = pipesched.ScheduleSpec(name=name, num_ranks=2, num_microbatches=4)
+    spec = ScheduleSpec(name=name, num_ranks=2, num_microbatches=4)
     with pytest.raises(ScheduleError, match=message):
         pipesched.train(MODELS["two_places"], spec, batch_size=8, num_steps=2)
 

@@ -12,6 +12,7 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import StateError, load_whole_state, weight_file, whole_state
 from pipesched.profiles.costs import uniform
 from pipesched.profiles.models import Model, build_layers, resolve_model
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.tied_models import MODELS
 
 BOUNDS = ((0, 3), (3, 6), (6, 8))
@@ -188,7 +189,7 @@ def test_runs_begin_with_the_weights_of_a_file(tmp_path):
     assert run.first_loss == pytest.approx(loss.item(), rel=1e-12)
     loss.backward()
     torch.optim.SGD(module.parameters(), lr=0.1).step()
-    spec = pipesched.ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)
+    spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)
     for is_distributed in (False, True):
         export = tmp_path / f"after{is_distributed}.safetensors"
         pipesched.train(TIED, spec, batch_size=8, num_steps=1, is_distributed=is_distributed, export=export, **asked)
@@ -214,7 +215,7 @@ def test_saved_stages_have_the_names_of_the_whole_model(tmp_path):
 @pytest.mark.parametrize("is_distributed", [False, True])
 def test_weights_of_another_model_end_a_run_with_one_line(is_distributed, tmp_path):
     save_file({"0.weight": torch.zeros(2)}, tmp_path / "other.safetensors")
-    spec = pipesched.ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)
+    spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)
     with pytest.raises(
         ExecutionError, match=r"weights: .*other\.safetensors: tensor '.*': got .*; try the state"
     ) as raised:

@@ -3,13 +3,14 @@
 import pytest
 
 import pipesched
+from pipesched.schedules.transforms import ScheduleSpec
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("name", ["1f1b", "pipedream", "avgpipe"])
 def test_losses_are_those_of_a_cpu(name, device):
-    spec = pipesched.ScheduleSpec(name=name, num_ranks=2, num_microbatches=2)
+    spec = ScheduleSpec(name=name, num_ranks=2, num_microbatches=2)
     there, here = (
         pipesched.train("mlp:layers=4,width=8", spec, num_steps=6, batch_size=8, dtype="float64", lr=0.01, device=kind)
         for kind in (device.type, "cpu")

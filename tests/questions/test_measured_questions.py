@@ -25,6 +25,7 @@ from pipesched.questions import (
 )
 from pipesched.schedules.common import Description, declared, faults, values_of
 from pipesched.workflows import asks
+from pipesched.workflows.measuring import profile_from_runs, profile_links
 
 QUESTIONS = [
     ("run", pipesched.run, (MeasureSettings, EmulationSettings, FaultSettings, CutSettings)),
@@ -34,10 +35,10 @@ QUESTIONS = [
     ("profile", pipesched.profile, (ProfileSettings,)),
     ("profile", pipesched.analytic_profile, (EstimateSettings,)),
     ("profile", pipesched.costs_from_runs, (MessageFacts,)),
-    ("profile", pipesched.profile_from_runs, (RunFacts,)),
+    ("profile", profile_from_runs, (RunFacts,)),
     ("what-if", pipesched.what_if, (WhatIfSettings, MessageFacts)),
     ("partition", pipesched.partition, (PartitionSettings,)),
-    ("profile-links", pipesched.profile_links, (LinkSettings,)),
+    ("profile-links", profile_links, (LinkSettings,)),
 ]
 RECORDS = [*dict.fromkeys(record for _, _, records in QUESTIONS for record in records), Repetitions]
 

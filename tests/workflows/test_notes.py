@@ -9,6 +9,7 @@ import pytest
 import pipesched
 from pipesched import workflows
 from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.costs import LayerCosts, StageCost
 from pipesched.profiles.io import load_estimate_errors
 from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules import HandOver, Span, Timeline, Yardstick
@@ -26,6 +27,7 @@ from pipesched.workflows import (
     unjudged_limit,
     unknown_bytes,
 )
+from pipesched.workflows.measuring import profile_of_layers
 from tests.profiles.hand_profiles import layer, profile
 
 
@@ -197,8 +199,8 @@ def test_the_load_of_others_is_that_of_all_but_this_process(tmp_path, monkeypatc
     ],
 )
 def test_bytes_that_nobody_knows_are_named(cost, missing):
-    layers = pipesched.LayerCosts((pipesched.StageCost(1.0, 2.0, **cost),) * 2)
-    said = unknown_bytes(pipesched.profile_of_layers(layers).profile)
+    layers = LayerCosts((StageCost(1.0, 2.0, **cost),) * 2)
+    said = unknown_bytes(profile_of_layers(layers).profile)
     assert [note.split(" are known: ")[0] for note in said] == ([] if missing is None else [f"no bytes of {missing}"])
 
 
@@ -238,9 +240,9 @@ def test_a_search_of_the_library_has_the_notes_of_its_command(ask):
 
 @pytest.mark.parametrize("search", [pipesched.plan, pipesched.tune])
 def test_a_table_of_layers_with_the_size_of_its_times_is_planned_and_tuned_as_its_profile(search):
-    layers = pipesched.LayerCosts((pipesched.StageCost(1.0, 2.0, output_bytes=8),) * 4)
+    layers = LayerCosts((StageCost(1.0, 2.0, output_bytes=8),) * 4)
     asked = {"batch_size": 2, "num_devices": 2}
-    measured = pipesched.profile_of_layers(layers, 2).profile
+    measured = profile_of_layers(layers, 2).profile
     table, its_profile = (search(setup, **asked) for setup in (pipesched.Setup(layers, microbatch_size=2), measured))
     pd.testing.assert_frame_equal(table.to_frame(), its_profile.to_frame())
     with pytest.raises(pipesched.ProfileError, match="got LayerCosts, expected a profile"):

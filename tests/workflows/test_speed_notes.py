@@ -13,7 +13,7 @@ from pipesched.schedules import Yardstick
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.simulator.search import Outcome, Setting
 from pipesched.workflows.arguments import read_schedule_argument
-from pipesched.workflows.measuring import result_of
+from pipesched.workflows.measuring import profile_from_runs, result_of
 from pipesched.workflows.tuning import verified_settings
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -44,7 +44,7 @@ def results():
     yield "plan", result_of(read_schedule_argument(plan), measured)
     yield "compare", pipesched.compare_runs(PREDICTED, RUN)
     yield "what_if", pipesched.what_if(RUN, profile=PROFILE, schedule="gpipe", draws=1)
-    yield "profile_from_runs", pipesched.profile_from_runs(RUN, PROFILE)
+    yield "profile_from_runs", profile_from_runs(RUN, PROFILE)
     yield "costs_from_runs", pipesched.costs_from_runs(RUN, profile=PROFILE)
     setting = Outcome(Setting("1f1b", 2, 4), 1.0, 1)
     yield "tune", verified_settings([setting], lambda *_: replace(setting, yardstick=SLOW), profiled=BEFORE)
@@ -61,7 +61,7 @@ def test_two_runs_are_told_apart_by_their_names():
 
 
 def test_costs_from_runs_and_profiles_fitted_to_them_are_of_the_speed_of_the_runs():
-    assert pipesched.profile_from_runs(RUN, PROFILE).profile.provenance.yardstick == SLOW
+    assert profile_from_runs(RUN, PROFILE).profile.provenance.yardstick == SLOW
     costs = pipesched.costs_from_runs([RUN, replace(RUN, yardstick=BEFORE)]).costs
     assert costs.yardstick == Yardstick("cpu", 2, 1.25)
     assert pipesched.simulate(pipesched.build("1f1b", **COUNTS), costs).timeline.yardstick == costs.yardstick

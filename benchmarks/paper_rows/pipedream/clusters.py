@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from pipesched import Cluster, Device, Link, Schedule, StageCosts, of_nodes
-from pipesched.profiles.costs import Profile, StageCost
+from pipesched import Cluster, Link, Schedule
+from pipesched.profiles.clusters import Device, of_nodes
+from pipesched.profiles.costs import Profile, StageCost, StageCosts
 from pipesched.profiles.io import load_profile
 from pipesched.schedules import make_schedule
 from pipesched.schedules.ops import Op, Reduce, Step, backward, forward

@@ -9,8 +9,8 @@ from functools import cache
 
 from paper_rows.figure import Outcome, Verdict, range_verdict, verdict_of
 from paper_rows.pipedream.clusters import CLUSTER_A, CLUSTER_B, SHARES, Server, Workload, profile_of
-from pipesched import Cluster, Link, Schedule, StageCosts, build, flat
-from pipesched.profiles.costs import StageCost
+from pipesched import Cluster, Link, Schedule, build, flat
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.partitioning import ReplicationForm, by_replicas
 from pipesched.simulator.fast import simulate_arrays
 

@@ -13,6 +13,7 @@ from paper_rows.plain_loop import largest_error
 from pipesched.executor.core import Predictor
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.schedules.weights import first_uses, staleness
 
 _STAGES, _FIFTH, _RUN = 4, 4, 64
@@ -127,7 +128,7 @@ def table_ii() -> Outcome:
 
 
 def _copies(scheme: str) -> list[int]:
-    lists = pipesched.ScheduleSpec(name=scheme, num_ranks=_STAGES, num_microbatches=_STAGES).run(16).lists(16)
+    lists = ScheduleSpec(name=scheme, num_ranks=_STAGES, num_microbatches=_STAGES).run(16).lists(16)
     return [stage.live_copies for stage in staleness(lists).stages]
 
 

@@ -20,7 +20,7 @@ from pipesched.profiles.io import load_profile
 from pipesched.profiles.partitioning import balanced_partition
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
-from pipesched.schedules.transforms import recompute
+from pipesched.schedules.transforms import ScheduleSpec, recompute
 
 _GRAPHS = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"
 _MEMORY_BYTES = 16_280 * 2**20
@@ -96,7 +96,7 @@ def lists_of(approach: str, stages: int, run: int) -> Schedule:
     if name == "gpipe":
         return recompute(pipesched.schedules.repeat(build(name, stages, _PARTS), run // _PARTS))
     if name == "pipedream_2bw":
-        spec, steps = pipesched.ScheduleSpec(name=name, num_ranks=stages, num_microbatches=stages), run // stages
+        spec, steps = ScheduleSpec(name=name, num_ranks=stages, num_microbatches=stages), run // stages
         return recompute(spec.run(steps).lists(steps))
     return recompute(build(name, stages, run))
 

@@ -14,11 +14,13 @@ import pipesched
 from paper_rows.figure import Outcome, Verdict, range_verdict, verdict_of
 from paper_rows.wpipe.models import MEMORY_BYTES_PER_S, RESNEXT_BLOCKS, bert, convolutions
 from paper_rows.wpipe.search import ProfileOf, any_size
-from pipesched import Cluster, Link, NetworkOptions, Schedule, StageCosts, of_nodes
-from pipesched.profiles.costs import Compression
+from pipesched import Cluster, Link, Schedule
+from pipesched.profiles.clusters import of_nodes
+from pipesched.profiles.costs import Compression, StageCosts
 from pipesched.profiles.io import load_machine
 from pipesched.profiles.partitioning import balanced_partition
 from pipesched.schedules.transforms import Placement, place_copies, recompute, replicate
+from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import simulate_lists
 
 _COMPRESSION = Compression(4, MEMORY_BYTES_PER_S * 4 / 10)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from pipesched import Cluster, Device, Link, Schedule, StageCosts, build
-from pipesched.profiles.costs import Profile, StageCost
+from pipesched import Cluster, Link, Schedule, build
+from pipesched.profiles.clusters import Device
+from pipesched.profiles.costs import Profile, StageCost, StageCosts
 from pipesched.profiles.partitioning import balanced_partition
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Estimate, Scenario

@@ -9,9 +9,8 @@ from functools import partial
 from paper_rows.figure import Outcome, Verdict, range_verdict
 from paper_rows.wpipe.models import MEMORY_BYTES, RESNEXT_BLOCKS, bert, convolutions
 from paper_rows.wpipe.search import Best, Pipeline, ProfileOf, any_size, choices, fastest
-from pipesched import StageCosts
 from pipesched.profiles import OptimizerName
-from pipesched.profiles.costs import MatmulPrecision
+from pipesched.profiles.costs import MatmulPrecision, StageCosts
 
 _TRAININGS: tuple[tuple[MatmulPrecision, OptimizerName], ...] = (
     ("float32", "momentum"),

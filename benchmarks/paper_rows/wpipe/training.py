@@ -10,7 +10,8 @@ from statistics import fmean
 from report import spread
 
 from paper_rows.figure import Outcome, Verdict
-from pipesched import ScheduleSpec, train
+from pipesched import train
+from pipesched.schedules.transforms import ScheduleSpec
 
 _SEEDS = range(3)
 _MODEL, _STEPS, _BATCH, _RATE = "digits:width=64,blocks=6,dropout=0.0", 150, 64, 0.01

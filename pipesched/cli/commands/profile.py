@@ -165,14 +165,14 @@ def _of_kernels(
         if layers != LayerOptions(**chosen):
             raise InputError(f"--shapes: got an option of layers, expected --{', --'.join(chosen)}; leave it out")
         with progress_bar("measuring kernels") as tick:
-            measured = pipesched.profile_kernels(**chosen, progress=tick)
+            measured = measuring.profile_kernels(**chosen, progress=tick)
         measured.save(kernels.shapes)
         return measured
     if estimate.gpu is None or estimate != GpuOptions(gpu=estimate.gpu) or layers != LayerOptions():
         got = "it without --gpu" if estimate.gpu is None else "options of layers or of an estimate too"
         raise InputError(f"--fit: got {got}, expected --gpu and --out; try --fit shapes.csv --gpu h100 --out mine.json")
     assert kernels.fit is not None, "as just asked"
-    fitted = pipesched.fit_gpu(kernels.fit, estimate.gpu)
+    fitted = measuring.fit_gpu(kernels.fit, estimate.gpu)
     if out is not None:
         fitted.save(out)
     return fitted
@@ -252,7 +252,7 @@ def profile_links(
         measure = ["--out", str(out), "--backend", settings.backend, "--repeats", str(settings.repeats)]
         raise typer.Exit(main(measure if sizes_bytes is None else [*measure, "--sizes", *map(str, sizes_bytes)]))
     with progress_bar("measuring links"):
-        measurement = pipesched.profile_links(num_ranks, sizes_bytes=sizes_bytes, **values_of(settings))
+        measurement = measuring.profile_links(num_ranks, sizes_bytes=sizes_bytes, **values_of(settings))
     measurement.save(out)
     if json:
         emit(io.cluster_text(measurement.cluster, str(out)), None)

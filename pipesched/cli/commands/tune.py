@@ -28,6 +28,7 @@ from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import TABLE_FORMATS, readable_bytes
 from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 from pipesched.workflows import arguments
+from pipesched.workflows.tuning import run_settings
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
@@ -311,7 +312,7 @@ def _verdict(result: TuneResult, count: int, runs: MeasureSettings) -> Verdict |
     if not result.candidates:
         return None
     with progress_bar("running the best settings") as tick:
-        return pipesched.run_settings(result, count, **_how(runs), progress=tick)
+        return run_settings(result, count, **_how(runs), progress=tick)
 
 
 def _rows_with_plan(result: TuneResult, out: Path) -> list[dict[str, Any]]:

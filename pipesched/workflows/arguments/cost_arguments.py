@@ -90,7 +90,7 @@ def partition_text(partition: PartitionArgument | None) -> str | None:
 
 _COSTS = (
     "StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts or a file; try pipesched.DeviceCost(1.0, 2.0), or "
-    "pipesched.LayerCosts(..) of a StageCost of each layer"
+    "pipesched.profiles.costs.LayerCosts(..) of a StageCost of each layer"
 )
 
 
@@ -143,7 +143,9 @@ def require_network(network: object) -> None:
     Raises:
         ArgumentError: `network` is not a NetworkOptions, or an option is out of range.
     """
-    require_kind("network", network, NetworkOptions, "NetworkOptions; try pipesched.NetworkOptions(protocol='eager')")
+    require_kind(
+        "network", network, NetworkOptions, "NetworkOptions; try pipesched.simulator.NetworkOptions(protocol='eager')"
+    )
     assert isinstance(network, NetworkOptions), "its kind"
     for fault in faults(network):
         raise ArgumentError(f"network: {fault}")

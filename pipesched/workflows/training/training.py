@@ -420,7 +420,7 @@ def _schedule_spec(schedule: TrainableSchedule) -> ScheduleSpec:
         name = label_of(schedule) if isinstance(schedule, str) else "f"
         raise ArgumentError(
             f"schedule: got {shown(schedule)}, expected a specification with its counts; try "
-            f"pipesched.ScheduleSpec(name={name!r}, num_ranks=4, num_microbatches=8)"
+            f"pipesched.schedules.transforms.ScheduleSpec(name={name!r}, num_ranks=4, num_microbatches=8)"
         )
     match schedule:
         case ScheduleSpec():

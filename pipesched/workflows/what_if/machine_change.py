@@ -76,7 +76,7 @@ class MachineChange:
         if is_of_runs and self.bandwidth_factor != 1.0 and self.latency_factor != 1.0:
             raise ArgumentError(
                 "bandwidth_factor: got `latency_factor` too, expected one of them: runs do not tell bytes from "
-                "latency; give `cluster`, as pipesched.profile_links measures it"
+                "latency; give `cluster`, as pipesched.workflows.measuring.profile_links measures it"
             )
         cluster = replace(
             cluster,

@@ -158,7 +158,7 @@ def test_with_recomputation_by_choice_what_is_found_fits_and_none_that_fits_is_b
 def test_gradients_take_no_room_before_the_first_backward_has_ended():
     """Two forwards of 1 byte fit beside 1 byte of weights, before there is the byte of gradients: 3 (F + B)."""
     costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=1, weight_bytes=1)
-    devices = pipesched.Cluster((pipesched.Device(memory_bytes=3),) * 2)
+    devices = pipesched.Cluster((Device(memory_bytes=3),) * 2)
     result = pipesched.optimize(pipesched.build("1f1b", 2, 2), pipesched.Setup(costs, devices), seconds=0)
     assert (result.makespan_s, result.gap, result.simulation.fits) == (9.0, 0.0, True)
 
@@ -252,7 +252,7 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
 def test_messages_need_room_that_a_list_is_given_by_fewer_micro_batches():
     """Beside weights and gradients of 2 bytes there are 4: too few for 4 of 1F1B's micro-batches and a message."""
     costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=10, weight_bytes=10, output_bytes=1)
-    devices = pipesched.Cluster((pipesched.Device(memory_bytes=60),) * 4)
+    devices = pipesched.Cluster((Device(memory_bytes=60),) * 4)
     counts = {"num_ranks": 4, "num_microbatches": 8}
     assert not pipesched.simulate(pipesched.build("1f1b", **counts), pipesched.Setup(costs, devices)).fits
     result = pipesched.optimize(pipesched.build("1f1b", **counts), pipesched.Setup(costs, devices), seconds=0)

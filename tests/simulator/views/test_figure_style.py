@@ -3,7 +3,8 @@
 import pytest
 from matplotlib.text import Text
 
-from pipesched import DeviceCost, FigureStyle, SimulationError, build, gantt, simulate
+from pipesched import DeviceCost, SimulationError, build, gantt, simulate
+from pipesched.simulator.views import FigureStyle
 
 
 def predicted():

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 import pipesched
+from pipesched.profiles.clusters import Device, of_nodes
+from pipesched.profiles.costs import LayerCosts, StageCost, StageCosts
 from pipesched.profiles.io import load_cluster, load_plan
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import NetworkOptions
+from pipesched.workflows.file_formats import file_schema
+from pipesched.workflows.measuring import fit_gpu, profile_from_runs, profile_kernels, profile_links, profile_of_layers
+from pipesched.workflows.tuning import run_settings
 from tests.hand_runs import run_by_hand
 
 GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
@@ -50,19 +58,19 @@ CALLS = {
     pipesched.tune: {
         "setup": GPT, "batch_size": 8, "num_devices": 2, "microbatches": [4], "pipelines": [1], "advances": [0],
     },
-    pipesched.run_settings: {"result": TUNED, "settings": [TUNED.chosen.setting]},
+    run_settings: {"result": TUNED, "settings": [TUNED.chosen.setting]},
     pipesched.profile: {"model": MODEL},
     pipesched.analytic_profile: {"model": "gpt:layers=2", "gpu": "a100"},
     pipesched.export_setting: {"plan": "plan.json", "trainer": "torchtitan"},
-    pipesched.resolve_model: {"text": MODEL},
+    resolve_model: {"text": MODEL},
     pipesched.load_machine: {"name": "dgx-a100"},
-    pipesched.lower: {"schedule": pipesched.build("1f1b", **COUNTS)},
-    pipesched.profile_links: {},
-    pipesched.profile_kernels: {},
-    pipesched.fit_gpu: {"table": "shapes.csv", "gpu": "a100"},
+    lower: {"schedule": pipesched.build("1f1b", **COUNTS)},
+    profile_links: {},
+    profile_kernels: {},
+    fit_gpu: {"table": "shapes.csv", "gpu": "a100"},
     pipesched.uniform: {"num_stages": 2, "forward_s": 1.0},
     pipesched.flat: {"num_devices": 2},
-    pipesched.of_nodes: {"node": pipesched.flat(2), "num_nodes": 2},
+    of_nodes: {"node": pipesched.flat(2), "num_nodes": 2},
     pipesched.load_profile: {"path": GPT},
     load_cluster: {"path": "cluster.json"},
     load_plan: {"path": "plan.json"},
@@ -74,9 +82,9 @@ CALLS = {
     pipesched.build: {"name": "1f1b", **COUNTS},
     pipesched.what_if: {"run": RUN, "schedule": "gpipe", "draws": 2},
     pipesched.costs_from_runs: {"runs": RUN},
-    pipesched.profile_from_runs: {"runs": RUN, "profile": GPT},
-    pipesched.profile_of_layers: {"costs": pipesched.LayerCosts((pipesched.StageCost(1.0, 2.0),) * 4)},
-    pipesched.file_schema: {"name": "plan"},
+    profile_from_runs: {"runs": RUN, "profile": GPT},
+    profile_of_layers: {"costs": LayerCosts((StageCost(1.0, 2.0),) * 4)},
+    file_schema: {"name": "plan"},
     pipesched.import_traces: {"files": ["rank0.json"]},
     pipesched.compare_runs: {"first": RUN, "second": RUN},
     gantt: {"timelines": RUN},
@@ -145,16 +153,16 @@ COUNTED = {
     pipesched.plan: {"depths": [2], "chunks": [1], "top": 3, "num_workers": 1},
     pipesched.tune: {"chunks": [2], "num_workers": 1, "num_contenders": 2},
     pipesched.profile: {"microbatch_sizes": [1, 2], "repeats": 2, "warmup": 1, "passes": 1, "threads": 1, "seed": 3},
-    pipesched.profile_links: {"num_ranks": 2, "sizes_bytes": [1024], "repeats": 2},
-    pipesched.profile_kernels: {"threads": 1, "repeats": 2, "warmup": 1, "seed": 3},
+    profile_links: {"num_ranks": 2, "sizes_bytes": [1024], "repeats": 2},
+    profile_kernels: {"threads": 1, "repeats": 2, "warmup": 1, "seed": 3},
     pipesched.run: {"microbatch_size": 2, "iterations": 2, "warmup": 1, "threads": 1, "seed": 3, "partition": [2, 2]},
     pipesched.verify: {"profile": GPT, "model": "gpt", "microbatch_size": 2, "iterations": 2, "warmup": 1},
     pipesched.verify_rounds: {"rounds": 2, "microbatch_size": 2, "iterations": 2, "warmup": 1},
     pipesched.train: {"batch_size": 8, "held_out_every": 1},
     pipesched.what_if: {"num_microbatches": 8, "microbatch_size": 2, "output_bytes": 8, "warmup": 1, "seed": 3},
     pipesched.costs_from_runs: {"microbatch_size": 2, "output_bytes": 8, "warmup": 1},
-    pipesched.profile_from_runs: {"microbatch_size": 2, "warmup": 1},
-    pipesched.profile_of_layers: {"microbatch_size": 2, "microbatch_sizes": [1, 4]},
+    profile_from_runs: {"microbatch_size": 2, "warmup": 1},
+    profile_of_layers: {"microbatch_size": 2, "microbatch_sizes": [1, 4]},
     gantt: {"columns": 80},
 }
 """Counts besides those of `CALLS`."""
@@ -196,7 +204,7 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
         (pipesched.plan, "schedules", [], "schedules: got none, expected names; try ['1f1b']"),
         (pipesched.tune, "resume", 3, "resume: got 3, expected str or Path or None"),
         (pipesched.tune, "run_settings", 3, "run_settings: got 3, expected RunSettings"),
-        (pipesched.profile_links, "sizes_bytes", [], "sizes_bytes: got an empty list, expected at least one"),
+        (profile_links, "sizes_bytes", [], "sizes_bytes: got an empty list, expected at least one"),
         (pipesched.run, "prediction", "sgd", "prediction: got 'sgd', expected PredictionRule.MOMENTUM or "),
         (pipesched.verify, "partition", 3, "partition: got 3, expected balanced"),
         (pipesched.train, "on_step", 3, "on_step: got 3, expected a function"),
@@ -211,24 +219,24 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
         (gantt, "title", 3, "title: got 3, expected a text"),
         (gantt, "columns", "x", "columns: got 'x', expected an integer of at least 1"),
         (setup, "costs", "", "'': got Is a directory, expected a file that can be read"),
-        (setup, "network", pipesched.NetworkOptions(slowdown="x"), "network: slowdown: got 'x', expected a number"),
+        (setup, "network", NetworkOptions(slowdown="x"), "network: slowdown: got 'x', expected a number"),
         (
             setup,
             "network",
-            pipesched.NetworkOptions(sends=[]),
+            NetworkOptions(sends=[]),
             "network: sends: got list(..), expected one of p",
         ),
-        (setup, "costs", pipesched.StageCosts(3), "costs: stages: got 3, expected a list"),
-        (setup, "costs", pipesched.StageCosts((3,)), "costs: stages: got 3, expected StageCosts"),
-        (setup, "costs", pipesched.LayerCosts((3,)), "costs: layers: got 3, expected a StageCost of each"),
-        (setup, "costs", pipesched.LayerCosts(()), "costs: layers: got none, expected at least one Stag"),
+        (setup, "costs", StageCosts(3), "costs: stages: got 3, expected a list"),
+        (setup, "costs", StageCosts((3,)), "costs: stages: got 3, expected StageCosts"),
+        (setup, "costs", LayerCosts((3,)), "costs: layers: got 3, expected a StageCost of each"),
+        (setup, "costs", LayerCosts(()), "costs: layers: got none, expected at least one Stag"),
         (setup, "costs", pipesched.uniform(2, "x"), "costs: forward_s: got 'x', expected a finite number"),
         *(
             (setup, "cluster", cluster, f"cluster: {words}")
             for cluster, words in (
                 (pipesched.Cluster(3), "devices: got 3, expected a list"),
                 (pipesched.Cluster((3,)), "devices: got 3, expected Devices"),
-                (pipesched.Cluster((pipesched.Device(speed=0),) * 2), "devices: speed: got 0, expected a number above"),
+                (pipesched.Cluster((Device(speed=0),) * 2), "devices: speed: got 0, expected a number above"),
                 (replace(pipesched.flat(2), intra=4), "intra: got 4, expected a Link"),
                 (replace(pipesched.flat(2), inter="x"), "inter: got 'x', expected a Link"),
                 (pipesched.flat(2, pipesched.Link("x", "y")), "intra: latency_s: got 'x', expected a finite number"),
@@ -253,12 +261,12 @@ def test_an_argument_that_makes_no_sense_is_named(function, name, value, words):
         (lambda: pipesched.uniform("3", 1.0), "num_stages: got '3', expected an integer of at least 1"),
         (lambda: pipesched.flat(2.5), "num_devices: got 2.5, expected an integer of at least 0"),
         (lambda: pipesched.flat(2, 5), "link: got 5, expected a Link, or None"),
-        (lambda: pipesched.of_nodes(pipesched.flat(2), 0), "num_nodes: got 0, expected an integer of at least 1"),
-        (lambda: pipesched.of_nodes(2, 2), "node: got 2, expected a Cluster"),
+        (lambda: of_nodes(pipesched.flat(2), 0), "num_nodes: got 0, expected an integer of at least 1"),
+        (lambda: of_nodes(2, 2), "node: got 2, expected a Cluster"),
         (lambda: pipesched.flat(10**30), "num_devices: got 1000000000000000000000000000000, expected at most 100000"),
         (lambda: pipesched.uniform(10**30, 1.0), "num_stages: got 1000000000000000000000000000000, expected at most"),
-        (lambda: pipesched.of_nodes(pipesched.flat(2), 10**30), "num_nodes: got 1000000000000000000000000000000, exp"),
-        (lambda: pipesched.of_nodes(pipesched.flat(100_000), 2), "num_nodes: got 2, expected at most 1"),
+        (lambda: of_nodes(pipesched.flat(2), 10**30), "num_nodes: got 1000000000000000000000000000000, exp"),
+        (lambda: of_nodes(pipesched.flat(100_000), 2), "num_nodes: got 2, expected at most 1"),
         (lambda: pipesched.load_profile(5), "5: got "),
         (lambda: load_cluster(None), "None: got "),
     ],
@@ -272,4 +280,4 @@ def test_costs_machines_and_files_refuse_what_they_cannot_be_made_of(call, words
 def test_machines_and_costs_take_counts_of_numpy():
     assert pipesched.flat(np.int64(2)) == pipesched.flat(2)
     assert pipesched.uniform(np.int64(2), 1.0) == pipesched.uniform(2, 1.0)
-    assert pipesched.of_nodes(pipesched.flat(2), np.int64(2)) == pipesched.of_nodes(pipesched.flat(2), 2)
+    assert of_nodes(pipesched.flat(2), np.int64(2)) == of_nodes(pipesched.flat(2), 2)

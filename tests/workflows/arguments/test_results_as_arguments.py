@@ -7,7 +7,10 @@ import pytest
 import torch
 
 import pipesched
+from pipesched.executor.core import Predictor
+from pipesched.profiles.costs import LayerCosts
 from pipesched.profiles.models import Model
+from pipesched.schedules import PredictionRule
 
 COST = pipesched.DeviceCost(1.0, 2.0)
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
@@ -42,7 +45,7 @@ def model(*layers):
             "setup: got tuple(..), expected a Setup, or costs",
         ),
         (
-            lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), pipesched.LayerCosts(())),
+            lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), LayerCosts(())),
             "costs: layers: got none, expected ",
         ),
         (
@@ -61,9 +64,9 @@ def model(*layers):
         (lambda: TUNED.table(-1), "top: got -1, expected at least 1"),
         (lambda: TUNED.gain(TUNED.chosen.setting), "outcome: got Setting(..), expected one of the outcomes"),
         (lambda: model(LAYER, LAYER), "model own: layer 0: got Linear, expected a function that builds it; try functo"),
-        (lambda: pipesched.Predictor(3, pipesched.PredictionRule.ZERO), "optimizer: got 3, expected one of torch.opt"),
+        (lambda: Predictor(3, PredictionRule.ZERO), "optimizer: got 3, expected one of torch.opt"),
         (
-            lambda: pipesched.Predictor(torch.optim.SGD(LAYER.parameters(), 0.1), "zero"),
+            lambda: Predictor(torch.optim.SGD(LAYER.parameters(), 0.1), "zero"),
             "rule: got 'zero', expected one of PredictionRule.MOMENTUM, ",
         ),
         (

@@ -12,7 +12,7 @@ import pytest
 import pipesched
 from pipesched.executor.launch import Measure, RunSpec, Train, job_from_json, job_to_json
 from pipesched.executor.training import CheckpointIndex, FileDigest, RunIdentity, index_from_json, index_text
-from pipesched.profiles.clusters import Link
+from pipesched.profiles.clusters import Device, Link
 from pipesched.profiles.costs import SharingPrice, Variation, uniform
 from pipesched.profiles.io import cluster_text, load_cost_table, profile_text, read_cluster, run_costs_text
 from pipesched.profiles.io.plan_json import plan_text, read_plan
@@ -21,6 +21,7 @@ from pipesched.profiles.io.run_costs_json import read_run_costs
 from pipesched.schedules.formats import from_json, timeline_to_json, to_json
 from pipesched.schedules.formats.timeline_json import timeline_from_json
 from pipesched.schedules.transforms import ScheduleSpec, recompute
+from pipesched.workflows.file_formats import FILE_FORMATS, file_schema
 from tests.hand_runs import run_by_hand
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -29,7 +30,7 @@ DECILES = tuple(0.5 + 0.1 * index for index in range(11))
 
 
 def validator(name):
-    schema = pipesched.file_schema(name)
+    schema = file_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
@@ -42,7 +43,7 @@ def hand_profile():
 def hand_cluster():
     link = Link(1e-5, 1e9, send_s=1e-6, send_s_per_byte=1e-12, post_s=1e-6, receive_s=1e-6)
     two = replace(pipesched.flat(2), inter=link, nics=((0,), (1,)), links=((0, 1, link),))
-    return replace(two, devices=(pipesched.Device(0.5, 10**9, 0, 1e-6), pipesched.Device()))
+    return replace(two, devices=(Device(0.5, 10**9, 0, 1e-6), Device()))
 
 
 def hand_plan():
@@ -287,11 +288,11 @@ def undescribed(schema):
         yield from (name for name, field in record.get("properties", {}).items() if "description" not in field)
 
 
-@pytest.mark.parametrize("name", pipesched.FILE_FORMATS)
+@pytest.mark.parametrize("name", FILE_FORMATS)
 def test_every_field_is_explained(name):
-    assert list(undescribed(pipesched.file_schema(name))) == []
+    assert list(undescribed(file_schema(name))) == []
 
 
 def test_an_unknown_format_is_refused():
     with pytest.raises(pipesched.ArgumentError, match="expected one of schedule, timeline"):
-        pipesched.file_schema("plans")
+        file_schema("plans")

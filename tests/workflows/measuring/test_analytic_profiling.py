@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import pipesched
+from pipesched.profiles.clusters import Device
 from pipesched.profiles.io import load_gpu, model_shape
 from pipesched.schedules.transforms import recompute
 from pipesched.workflows import ArgumentError
@@ -45,7 +46,7 @@ def test_a_gpu_a_machine_and_a_shape_may_be_given():
     given = pipesched.analytic_profile(shape, GPU, [1], tensor=2, machine=pipesched.load_machine("dgx-a100")).profile
     assert given.layers == by_name.layers
     assert given.sample_work == by_name.sample_work == shape.sample_work(312e12)
-    slow = pipesched.Cluster((pipesched.Device(),) * 2, intra=pipesched.Link(1e-3, 1e9))
+    slow = pipesched.Cluster((Device(),) * 2, intra=pipesched.Link(1e-3, 1e9))
     slower = pipesched.analytic_profile(shape, GPU, [1], tensor=2, machine=slow).profile
     assert slower.layers[1].measurements[0].forward_s > 2 * given.layers[1].measurements[0].forward_s
 

@@ -1,17 +1,17 @@
-"""The function `pipesched.profile_links`."""
+"""The function `pipesched.workflows.measuring.profile_links`."""
 
 import pytest
 
-import pipesched
 from pipesched.executor import RankFailed
 from pipesched.profiles.io import load_cluster
+from pipesched.workflows.measuring import profile_links
 
 
 @pytest.mark.distributed
 def test_the_links_between_two_processes_are_measured_and_a_fault_is_named(tmp_path):
-    measurement = pipesched.profile_links(sizes_bytes=[1024, 65536], repeats=2)
+    measurement = profile_links(sizes_bytes=[1024, 65536], repeats=2)
     with pytest.raises(RankFailed, match="links: got sizes"):
-        pipesched.profile_links(sizes_bytes=[1024], repeats=2)
+        profile_links(sizes_bytes=[1024], repeats=2)
 
     cluster, frame = measurement.cluster, measurement.to_frame()
     assert {device.node for device in cluster.devices} == {0}

@@ -5,6 +5,7 @@ import statistics
 import pytest
 
 import pipesched
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import build
 from tests.hand_timelines import play
 from tests.profiles.hand_profiles import layer, measurement, profile, split
@@ -92,10 +93,10 @@ def test_arguments_that_make_no_sense_are_refused_by_name(arguments, message):
 
 @pytest.mark.distributed
 def test_emulated_ranks_take_at_least_the_seconds_that_they_were_told_and_costs_say_what_they_took():
-    told = pipesched.StageCosts(
+    told = StageCosts(
         (
-            pipesched.StageCost(0.010, 0.020, step_s=0.004),
-            pipesched.StageCost(0.015, 0.025, step_s=0.004),
+            StageCost(0.010, 0.020, step_s=0.004),
+            StageCost(0.015, 0.025, step_s=0.004),
         )
     )
     gpipe = pipesched.run(pipesched.build("gpipe", 2, 8), told, iterations=3)

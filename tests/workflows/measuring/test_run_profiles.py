@@ -7,7 +7,9 @@ from statistics import fmean
 import pytest
 
 import pipesched
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.ops import Compute, Step
+from pipesched.workflows.measuring import profile_from_runs
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 
@@ -26,14 +28,14 @@ LAYERS = profile(*(sized(forward_s, step_s=0.1 * forward_s) for forward_s in (1.
 CUT = [2, 1, 2]
 BOUNDS = ((0, 2), (2, 3), (3, 5))
 STAGES = tuple(
-    pipesched.StageCost(forward_s, backward_input_s=1.5 * forward_s, backward_weight_s=0.5 * forward_s, step_s=step_s)
+    StageCost(forward_s, backward_input_s=1.5 * forward_s, backward_weight_s=0.5 * forward_s, step_s=step_s)
     for forward_s, step_s in ((0.7, 0.2), (0.4, 0.3), (0.9, 0.1))
 )
 
 
 def run_of(name):
     """Return what ranks with these costs would have measured, each op a little off."""
-    costs = pipesched.StageCosts(STAGES)
+    costs = StageCosts(STAGES)
     timeline = pipesched.simulate(pipesched.build(name, 3, 6), pipesched.Setup(costs, jitter=0.1, seed=3)).timeline
     return replace(timeline, source="measured")
 
@@ -51,7 +53,7 @@ def means(timeline):
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_stages_cut_as_the_run_was_take_what_it_took(size):
     run = run_of("1f1b")
-    fitted = pipesched.profile_from_runs(run, LAYERS, run_partition=CUT, microbatch_size=size).profile
+    fitted = profile_from_runs(run, LAYERS, run_partition=CUT, microbatch_size=size).profile
     stages = fitted.costs_of_layers(BOUNDS, size).stages
     expected = means(run)
     for index, stage in enumerate(stages):
@@ -62,7 +64,7 @@ def test_stages_cut_as_the_run_was_take_what_it_took(size):
 def test_halves_of_the_backward_are_those_of_the_run():
     run = run_of("zb_h1")
     stages = (
-        (pipesched.profile_from_runs(run, LAYERS, run_partition=CUT).profile)
+        (profile_from_runs(run, LAYERS, run_partition=CUT).profile)
         .costs_of_layers(BOUNDS, LAYERS.microbatch_sizes[0])
         .stages
     )
@@ -76,7 +78,7 @@ def test_halves_of_the_backward_are_those_of_the_run():
 
 def test_several_runs_count_together_and_the_origin_says_so():
     runs = [run_of("gpipe"), replace(run_of("1f1b"), name="second")]
-    measured = pipesched.profile_from_runs(runs, LAYERS, run_partition=CUT)
+    measured = profile_from_runs(runs, LAYERS, run_partition=CUT)
     seconds = [[s.end_s - s.start_s for s in run.spans if str(s.op)[:2] == "1F"][1:] for run in runs]
 
     assert measured.profile.layers[2].measurements[0].forward_s == pytest.approx(fmean(seconds[0] + seconds[1]))
@@ -86,7 +88,7 @@ def test_several_runs_count_together_and_the_origin_says_so():
 
 def test_a_step_that_the_profile_does_not_know_is_shared_by_the_weights():
     bare = profile(*(sized(1.0, step_s=0.0, weight_bytes=weight) for weight in (3, 1, 0, 0, 0)))
-    fitted = pipesched.profile_from_runs(run_of("1f1b"), bare, run_partition=CUT).profile
+    fitted = profile_from_runs(run_of("1f1b"), bare, run_partition=CUT).profile
 
     step_s = means(run_of("1f1b"))
     steps = [0.75 * step_s[0, "Step"], 0.25 * step_s[0, "Step"], step_s[1, "Step"], *[step_s[2, "Step"] / 2] * 2]
@@ -94,7 +96,7 @@ def test_a_step_that_the_profile_does_not_know_is_shared_by_the_weights():
 
 
 def test_it_is_a_profile_to_all_that_take_one(tmp_path):
-    pipesched.profile_from_runs(run_of("1f1b"), LAYERS, run_partition=CUT).save(tmp_path / "fitted.json")
+    profile_from_runs(run_of("1f1b"), LAYERS, run_partition=CUT).save(tmp_path / "fitted.json")
     path = tmp_path / "fitted.json"
 
     assert pipesched.load_profile(path).provenance.device.endswith("with the seconds of 1f1b")

@@ -5,7 +5,8 @@ import random
 import pytest
 
 import pipesched
-from pipesched.profiles.costs import LayerCosts, StageCost
+from pipesched.profiles.clusters import Device
+from pipesched.profiles.costs import LayerCosts, StageCost, StageCosts
 from pipesched.schedules.formats import read_schedule
 
 COSTS = pipesched.DeviceCost(1.0, 2.0, 1.0, 1.0, saved_bytes=10**9, weight_bytes=10**8)
@@ -35,7 +36,7 @@ def test_a_whole_backward_may_be_split_and_devices_may_be_the_limit():
         ).makespan_s
         == 14.0
     )
-    cluster = pipesched.Cluster((pipesched.Device(memory_bytes=23 * 10**8),) * 3)
+    cluster = pipesched.Cluster((Device(memory_bytes=23 * 10**8),) * 3)
     result = pipesched.optimize(pipesched.build("1f1b", **SMALL), pipesched.Setup(COSTS, cluster), num_workers=1)
     assert result.least.memory == "in the memory of the devices"
     assert max(result.simulation.peak_microbatches.values()) == 2
@@ -173,7 +174,7 @@ def test_double_buffered_weights_allow_one_micro_batch_more_than_there_are_for_a
     assert (result.period_s, result.least.bound_s) == (4.0, 3.0)
     assert max(result.simulation.peak_microbatches.values()) == 5
     assert pipesched.check(result.schedule).runs_on("gloo")
-    stepping = pipesched.StageCosts((pipesched.StageCost(1.0, 2.0, step_s=1.0),) * 4)
+    stepping = StageCosts((StageCost(1.0, 2.0, step_s=1.0),) * 4)
     with pytest.raises(pipesched.SimulationError, match="pipedream_2bw: got a step after every 4 micro-batches that"):
         pipesched.optimize(lists, pipesched.Setup(stepping, cluster), in_flight=8)
 
@@ -181,7 +182,7 @@ def test_double_buffered_weights_allow_one_micro_batch_more_than_there_are_for_a
 def test_a_run_without_a_flush_fits_with_all_versions_of_its_weights():
     """Beside weights and gradients there is room for one micro-batch more with its version, not for three."""
     costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=10, weight_bytes=10)
-    cluster = pipesched.Cluster((pipesched.Device(memory_bytes=60),) * 4)
+    cluster = pipesched.Cluster((Device(memory_bytes=60),) * 4)
     counts = {"num_ranks": 4, "num_microbatches": 16}
     assert not pipesched.simulate(pipesched.build("pipedream", **counts), pipesched.Setup(costs, cluster)).fits
     result = pipesched.optimize(pipesched.build("pipedream", **counts), pipesched.Setup(costs, cluster))
@@ -189,9 +190,9 @@ def test_a_run_without_a_flush_fits_with_all_versions_of_its_weights():
     assert (result.period_s, result.least.bound_s) == (6.0, 3.0)
     newest = pipesched.optimize(pipesched.build("vanilla_1f1b", **counts), pipesched.Setup(costs, cluster))
     assert (newest.period_s, newest.gap, newest.simulation.fits) == (3.0, 0, True)
-    working = pipesched.StageCost(1.0, 2.0, saved_bytes=10, weight_bytes=10, working_bytes=30)
+    working = StageCost(1.0, 2.0, saved_bytes=10, weight_bytes=10, working_bytes=30)
     alone = pipesched.optimize(
-        pipesched.build("pipedream", **counts), pipesched.Setup(pipesched.StageCosts((working,) * 4), cluster)
+        pipesched.build("pipedream", **counts), pipesched.Setup(StageCosts((working,) * 4), cluster)
     )
     assert (alone.period_s, alone.least.bound_s, alone.simulation.fits) == (12.0, 12.0 / 2, True)
 

@@ -14,6 +14,7 @@ from pipesched.schedules import ScheduleTraits
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Phase
 from pipesched.simulator.memory import peak_memory
+from pipesched.workflows.measuring import profile_of_layers
 
 EQUAL = StageCost(0.010, 0.020)
 CASES = ("1f1b", "gpipe", "interleaved", "looped_bfs", "zbv", "zb_h1", "v_half", "interleaved_zb")
@@ -235,7 +236,7 @@ def test_pipelines_that_drift_apart_are_not_slower_than_with_equal_numbers_of_la
 
 
 def test_a_plan_takes_the_best_cut_and_claims_no_more_than_it_knows():
-    profile = pipesched.profile_of_layers(LayerCosts((EQUAL,) * 10), 1).profile
+    profile = profile_of_layers(LayerCosts((EQUAL,) * 10), 1).profile
     result = pipesched.plan(profile, batch_size=8, num_devices=4, depths=4, recompute="no")
     assert result.best.setting.schedule == "interleaved"
     assert result.best.seconds == pytest.approx(0.780, rel=1e-9)

@@ -3,7 +3,7 @@
 import pytest
 
 import pipesched
-from pipesched.profiles.costs import LayerCosts, StageCost
+from pipesched.profiles.costs import LayerCosts, StageCost, StageCosts
 from pipesched.profiles.io import Plan, Predicted
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.profiles.hand_profiles import layer, measurement, profile
@@ -96,10 +96,7 @@ def test_a_backward_that_is_whole_is_split_by_a_share_or_refused_with_what_to_gi
 
     quarter = (StageCost(1.0, 2.0, 0.0, 2.0), *[StageCost(1.0, 2.0, 0.5, 1.5)] * 3)
     shared = pipesched.simulate(pipesched.build("zb_h1", **counts), pipesched.Setup(whole, input_share=0.25))
-    assert (
-        shared.makespan_s
-        == pipesched.simulate(pipesched.build("zb_h1", **counts), pipesched.StageCosts(quarter)).makespan_s
-    )
+    assert shared.makespan_s == pipesched.simulate(pipesched.build("zb_h1", **counts), StageCosts(quarter)).makespan_s
     with pytest.raises(pipesched.ArgumentError, match=r"^input_share: got 2, expected a number from 0 to 1"):
         pipesched.simulate(pipesched.build("zb_h1", **counts), pipesched.Setup(whole, input_share=2))
 

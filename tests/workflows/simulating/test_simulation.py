@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import pipesched
+from pipesched.profiles.clusters import Device
 from pipesched.profiles.costs import SharingPrice, StageCost, StageCosts, Variation
 from pipesched.profiles.io import load_profile
 from pipesched.schedules.builders.avgpipe import one_pipeline
@@ -81,7 +82,7 @@ def test_a_name_is_no_html():
 
 
 def test_a_device_that_is_too_small_is_named():
-    cluster = pipesched.Cluster((pipesched.Device(memory_bytes=250),) * 4, pipesched.Link())
+    cluster = pipesched.Cluster((Device(memory_bytes=250),) * 4, pipesched.Link())
     result = pipesched.simulate(pipesched.build("1f1b", 4, 8), pipesched.Setup(COSTS, cluster))
 
     assert result.fits is False

@@ -13,9 +13,9 @@ import pytest
 
 import pipesched
 from pipesched.profiles.clusters import Device, Link, dealt
-from pipesched.profiles.costs import StageCost
+from pipesched.profiles.costs import LayerCosts, StageCost
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import SimulationError
+from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.workflows import ArgumentError
 from tests.profiles.hand_profiles import layer, measurement, profile
 
@@ -127,7 +127,7 @@ def test_every_row_with_a_late_recompute_is_what_simulate_says_of_it():
         require_as_simulated(row, pipesched.simulate(lists, COSTS))
 
 
-NETWORKS = [pipesched.NetworkOptions(), pipesched.NetworkOptions("eager"), pipesched.NetworkOptions(slowdown=0.5)]
+NETWORKS = [NetworkOptions(), NetworkOptions("eager"), NetworkOptions(slowdown=0.5)]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -277,7 +277,7 @@ pipesched.sweep(["1f1b", "gpipe"], costs, num_ranks=[4], num_microbatches=range(
 def test_each_of_many_links_has_its_own_cut_none_slower_than_simple_ones(name):
     asked = {"num_ranks": 2, "num_microbatches": 4}
     pairs = (1, 9), (5, 1), (2, 7), (1, 2), (4, 8), (3, 1)
-    costs = pipesched.LayerCosts(tuple(StageCost(k, 2 * k, output_bytes=1000 * size) for k, size in pairs))
+    costs = LayerCosts(tuple(StageCost(k, 2 * k, output_bytes=1000 * size) for k, size in pairs))
     widths = [100.0 * 1.1**k for k in range(60)]
     rows = pipesched.sweep([name], costs, **asked, link={"bandwidth_bytes_per_s": widths}).to_frame()
     measure = "steady_s_per_microbatch" if name == "pipedream" else "makespan_s"

@@ -11,6 +11,7 @@ from pipesched.executor.training import LaunchTimes, ScoreTable, Trained
 from pipesched.profiles.models import draw_held_out, resolve_model
 from pipesched.questions import TrainSettings
 from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.workflows.training import TrainingResult, require_trainable
 
 MODEL = "digits:width=8,blocks=4"
@@ -18,7 +19,7 @@ HOW = {"num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "moment
 
 
 def spec(name, num_ranks=2, num_microbatches=2):
-    return pipesched.ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=num_microbatches)
+    return ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=num_microbatches)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import pipesched
 from pipesched.simulator.search import Outcome
 from pipesched.simulator.tuner import tuned
-from pipesched.workflows.tuning import TuneResult, verified_settings
+from pipesched.workflows.tuning import TuneResult, run_settings, verified_settings
 from tests.simulator.tuner.problems import problem
 
 
@@ -59,13 +59,13 @@ def test_a_setting_that_cannot_be_run_is_refused_with_the_reason():
 def test_what_makes_no_sense_is_refused_before_anything_is_run(arguments, said):
     result = TuneResult(problem(), "simulate", outcomes(1.0, 2.0), None, averages=False)
     with pytest.raises(pipesched.ArgumentError) as raised:
-        pipesched.run_settings(result, **arguments)
+        run_settings(result, **arguments)
     assert str(raised.value).startswith(said)
 
 
 def test_a_result_is_what_tune_returns_and_something_in_it_fits():
     with pytest.raises(pipesched.ArgumentError, match=r"^result: got 3, expected what `tune` returns"):
-        pipesched.run_settings(3)
+        run_settings(3)
     nothing = tuple(replace(outcome, reason="over memory") for outcome in outcomes(1.0))
     with pytest.raises(pipesched.ArgumentError, match=r"^result: got no setting that fits"):
-        pipesched.run_settings(TuneResult(problem(), "simulate", nothing, None, averages=False))
+        run_settings(TuneResult(problem(), "simulate", nothing, None, averages=False))

@@ -6,6 +6,7 @@ from statistics import quantiles
 import pytest
 
 import pipesched
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Span
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.ops import Phase, Reduce, Summed, computes
@@ -311,9 +312,7 @@ def test_a_run_without_recomputation_recomputes_when_asked():
 
 @pytest.mark.distributed
 def test_emulated_ranks_change_as_predicted():
-    costs = pipesched.StageCosts(
-        (pipesched.StageCost(0.01, 0.02, 0.0, 0.02), pipesched.StageCost(0.01, 0.02, 0.01, 0.01))
-    )
+    costs = StageCosts((StageCost(0.01, 0.02, 0.0, 0.02), StageCost(0.01, 0.02, 0.01, 0.01)))
     rounds = [[pipesched.run(pipesched.build(name, 2, 4), costs) for name in ("gpipe", "zb_h1")] for _ in range(3)]
     gpipe, zero_bubble = (min(runs, key=lambda run: run.makespan_s) for runs in zip(*rounds, strict=True))
     answer = pipesched.what_if(gpipe.timeline, schedule="zb_h1", draws=20)
