@@ -32,7 +32,7 @@ _NOT_QUICK = (
     "cli/test_model_trust.py", "cli/test_outside_files.py", "cli/test_bad_input.py", "cli/test_estimated_costs.py",
     "cli/test_notes_and_files.py",
     "profiles/measuring/test_equal_layers.py", "profiles/measuring/test_profiler.py",
-    "profiles/measuring/test_several_tensors.py",
+    "profiles/measuring/test_several_tensors.py", "profiles/measuring/test_stage_bytes.py",
     "profiles/models/test_built_where_it_lives.py", "profiles/models/test_library_models.py",
     "profiles/models/test_traced_modules.py",
     "simulator/optimum/test_memory_limits.py", "simulator/optimum/test_order_search.py",

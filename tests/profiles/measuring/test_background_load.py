@@ -75,9 +75,8 @@ def test_a_companion_ends_with_its_parent_also_while_torch_is_loaded(tmp_path):
 
 @pytest.mark.distributed
 def test_a_companion_that_cannot_run_the_model_says_why():
-    with companions("not_there_at_all:f") as others, pytest.raises(ProfileError, match="ModuleNotFoundError") as caught:
+    with companions("not_there_at_all:f") as others, pytest.raises(ProfileError, match="ModuleNotFoundError"):
         others.use(1)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.distributed

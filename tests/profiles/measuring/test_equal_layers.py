@@ -154,7 +154,6 @@ def traced_of(name, **sizes):
     ("name", "sizes", "kinds"),
     [
         ("gpt2", {"n_layer": 4}, [0, 1, 1, 1, 1, 2]),
-        ("vit", {}, [0, 1, 1, 1, 2]),
         ("resnet", {}, [0, 1, 2, 3, 4, 5]),
         ("lstm", {}, [0, 1, 1, 1, 1, 2, 3]),
         ("llama", {"num_hidden_layers": 6}, [0, 1, 2, 2, 2, 2, 3, 4]),  # the mask begins and ends at other blocks
@@ -237,7 +236,7 @@ def test_equal_layers_of_a_chain_share_the_runs(num_equal, num_others, expected,
     [
         lambda: resolve_model(GPT),
         lambda: model_of(Begin, *[partial(Block, False)] * 8, First),
-        lambda: traced_of("gpt2", n_layer=6),
+        lambda: traced_of("gpt2", n_layer=4),
     ],
 )
 def test_the_bytes_of_equal_layers_are_those_of_the_whole_model(make, monkeypatch, many_left_out):

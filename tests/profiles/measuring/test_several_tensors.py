@@ -1,21 +1,15 @@
-"""Profiles of layers with several tensors between them: bytes by hand, and against the hooks of whole stages."""
+"""Profiles of layers with several tensors between them: bytes by hand, gradients of autograd."""
 
-import weakref
 from functools import partial
 
-import pytest
 import torch
 from torch import nn
-from torch.distributed.pipelining._backward import stage_backward_input
 
 from pipesched.profiles.costs import BoundaryStorage
 from pipesched.profiles.io import load_profile, save_json
 from pipesched.profiles.measuring import ProfilerSettings, profile_model
 from pipesched.profiles.measuring.layer_chain import LayerChain
-from pipesched.profiles.models import Model, build_layers, draw_batch, trace_model
-from pipesched.profiles.partitioning import parse_partition
-from tests.profiles.measuring.test_split_backward import reuse
-from tests.profiles.models import tiny_modules
+from pipesched.profiles.models import Model, build_layers
 
 WIDTH = 4
 
@@ -89,91 +83,14 @@ def several():
     return model_of(Begin, *blocks, Order, Join, partial(nn.Linear, WIDTH, WIDTH), nn.Tanh)
 
 
-def profiled(model, **options):
-    return profile_model(model, ProfilerSettings(microbatch_sizes=[3], repeats=1, warmup=1, **options))
+def profiled(model, path):
+    """Profile a model with micro-batches of 3; return the profile as it is read back from a file."""
+    save_json(profile_model(model, ProfilerSettings(microbatch_sizes=[3], repeats=1, warmup=1)), path)
+    return load_profile(path)
 
 
-def storages(tensors):
-    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-
-
-def cut(y):
-    """Give what another process gets: every tensor with a storage of its own."""
-    several = y if isinstance(y, tuple) else (y,)
-    copies = tuple(None if t is None else t.detach().clone().requires_grad_(t.requires_grad) for t in several)
-    return copies if isinstance(y, tuple) else copies[0]
-
-
-def parts(value):
-    return [t for t in (value if isinstance(value, tuple) else (value,)) if t is not None]
-
-
-def whole_stages(model, bounds):
-    """Yield (bytes that F keeps, bytes that I keeps, bytes sent) of every stage, each run as one piece."""
-    x, targets = draw_batch(model, 3, 0)
-    for first, last in bounds:
-        stage = build_layers(model, first, last, seed=0)
-        own, boxes = storages([*stage.parameters(), *stage.buffers()]), []
-
-        class Box:
-            pass
-
-        def pack(tensor, boxes=boxes, kind=Box):
-            box = kind()
-            box.tensor = tensor.detach()
-            boxes.append(weakref.ref(box))
-            return box
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda box: box.tensor):
-            y = stage(x)
-            if last == len(model.layers):
-                y = model.loss(y, targets)
-
-        def kept_bytes(*others, boxes=boxes, own=own):
-            held = storages([*others, *(box().tensor for box in boxes if box() is not None)])
-            return sum(num_bytes for key, num_bytes in held.items() if key not in own)
-
-        after_forward, following, after_input = kept_bytes(*parts(x)), cut(y), None
-        xs = [t for t in parts(x) if t.requires_grad]
-        if xs:
-            ys = [t.clone() for t in parts(y) if t.requires_grad]
-            del y
-            _, groups = stage_backward_input(ys, [torch.ones_like(t) for t in ys], xs, stage.parameters())
-            del ys
-            arrived = [g for group in groups for of_op in group["grads"] for g in of_op if g is not None]
-            after_input = kept_bytes(*parts(x), *arrived) if groups else 0
-        yield after_forward, after_input, sum(t.nbytes for t in parts(following))
-        x = following
-
-
-@reuse
-@pytest.mark.parametrize("num_stages", range(1, 9))
-def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(num_stages):
-    model = several()
-    bounds = parse_partition("uniform", [1.0] * 8, num_stages)
-    costs = profiled(model).costs_of_layers(bounds, 3).stages
-    forward, after_input, sent = zip(*whole_stages(model, bounds), strict=True)
-    assert [cost.saved_bytes for cost in costs] == [*forward]
-    assert [cost.saved_for_weight_bytes for cost in costs][1:] == [*after_input[1:]]
-    assert [cost.output_bytes for cost in costs][:-1] == [*sent[:-1]]
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "resnet", "lstm"])
-def test_summed_layers_of_traced_modules_keep_what_hooks_see_on_the_whole_stage(name):
-    module, loss, batch = tiny_modules.ALL[name]()
-    model = trace_model(name, module, loss, batch)
-    profile = profiled(model)
-    for num_stages in (1, 2, 4):
-        bounds = parse_partition("uniform", [1.0] * len(model.layers), num_stages)
-        costs = profile.costs_of_layers(bounds, 3).stages
-        forward, after_input, sent = zip(*whole_stages(model, bounds), strict=True)
-        assert [cost.saved_bytes for cost in costs] == [*forward]
-        assert [cost.saved_for_weight_bytes for cost in costs][1:] == [*after_input[1:]]
-        assert [cost.output_bytes for cost in costs][:-1] == [*sent[:-1]]
-
-
-def test_the_bytes_of_carried_tensors_are_those_counted_by_hand():
-    layers = profiled(model_of(Begin, partial(Block, True), nn.Identity, First)).layers
+def test_the_bytes_of_carried_tensors_are_those_counted_by_hand_and_survive_a_file(tmp_path):
+    layers = profiled(model_of(Begin, partial(Block, True), nn.Identity, First), tmp_path / "profile.json").layers
     hidden, mask, positions = 3 * WIDTH * 4, 3 * WIDTH, 3 * 8
     begin, block, same, last = (layer.measurements[0] for layer in layers)
     assert (begin.input_bytes, begin.output_bytes) == (hidden, hidden + mask + positions)
@@ -198,7 +115,7 @@ def test_the_bytes_of_carried_tensors_are_those_counted_by_hand():
     assert (last.output_bytes, [storage.output_place for storage in last.boundary]) == (0, [None] * 4)
 
 
-def test_a_buffer_that_crosses_a_boundary_is_not_held_twice():
+def test_a_buffer_that_crosses_a_boundary_is_not_held_twice(tmp_path):
     class Positioned(nn.Module):
         def __init__(self):
             super().__init__()
@@ -209,14 +126,8 @@ def test_a_buffer_that_crosses_a_boundary_is_not_held_twice():
             hidden = self.linear(x)
             return hidden.masked_fill(self.mask, 0.0), self.mask[:2]
 
-    boundary = profiled(model_of(Positioned, First)).layers[0].measurements[0].boundary
+    boundary = profiled(model_of(Positioned, First), tmp_path / "profile.json").layers[0].measurements[0].boundary
     assert boundary[-1] == BoundaryStorage(0, None, 1, is_saved=True)
-
-
-def test_a_profile_of_several_tensors_is_read_as_it_was_written(tmp_path):
-    profile = profiled(several())
-    save_json(profile, tmp_path / "profile.json")
-    assert load_profile(tmp_path / "profile.json").layers == profile.layers
 
 
 def test_layers_of_several_tensors_get_the_gradients_of_autograd():

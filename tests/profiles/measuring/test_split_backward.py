@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import inspect
 import weakref
 
 import pytest
@@ -280,9 +279,8 @@ class Constant(nn.Module):
 
 def test_an_output_that_does_not_depend_on_the_input_is_refused():
     x, module = torch.ones(3, requires_grad=True), Constant()
-    with pytest.raises(ProfileError) as raised:
+    with pytest.raises(ProfileError):
         split(module, x, torch.ones(3))
-    assert "\n" not in str(raised.value)
 
 
 def test_parameters_that_ops_share_in_part_are_refused_not_summed_wrongly():
@@ -302,21 +300,6 @@ def test_an_older_torch_refuses_what_it_would_sum_wrongly(name):
     module, inputs = made(name)
     with pytest.raises(ProfileError, match=r"cannot split into I and W; .* torch 2\.13"):
         split(module, inputs[0].requires_grad_(), torch.ones(3, 4, dtype=torch.float64))
-
-
-def test_pytorchs_functions_are_still_those_that_we_call():
-    # private functions: when this fails, look at torch.distributed.pipelining.stage for how they are called now
-    assert list(inspect.signature(_backward.stage_backward_input).parameters) == [
-        "stage_outputs_or_loss",
-        "output_grads",
-        "input_values",
-        "weights",
-    ]
-    assert list(inspect.signature(_backward.stage_backward_weight).parameters) == [
-        "weights",
-        "param_groups",
-        "retain_graph",
-    ]
 
 
 def test_pytorchs_functions_still_leave_what_we_look_at():
