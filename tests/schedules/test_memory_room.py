@@ -10,20 +10,34 @@ from tests.processes import run
 
 LIMITED = """
 import resource
-from pipesched.schedules.common import room_bytes
-before = room_bytes()
-resource.setrlimit(resource.{limit}, ({bytes}, {bytes}))
-print(before, room_bytes())
+from pathlib import Path
+from pipesched.schedules.common import is_out_of_memory, room_bytes
+
+def limited(name, num_bytes, ask):
+    kind = getattr(resource, name)
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (num_bytes, before[1]))
+    answer = ask()
+    resource.setrlimit(kind, before)
+    return answer
+
+def is_import_out_of_memory():
+    return is_out_of_memory(ImportError("cannot import name 'x' from 'y'"))
+
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+print(room_bytes(), *(limited(name, 2**29, room_bytes) for name in ("RLIMIT_AS", "RLIMIT_DATA")))
+print(*(limited("RLIMIT_AS", used + room, is_import_out_of_memory) for room in (2**26, 2**30)))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
-def test_limits_of_the_process_bound_its_memory(limit):
-    done = run([sys.executable, "-c", LIMITED.format(limit=limit, bytes=2**29)])
+def test_limits_of_the_process_bound_its_memory_and_a_library_that_fails_to_load_near_one_is_out_of_it():
+    done = run([sys.executable, "-c", LIMITED])
     assert done.returncode == 0, done.stderr
-    before, after = map(int, done.stdout.split())
-    assert 0 < after < 2**29 <= before
+    rooms, answers = map(str.split, done.stdout.splitlines())
+    before, *after = map(int, rooms)
+    assert all(0 < limited < 2**29 <= before for limited in after)
+    assert answers == ["True", "False"]
 
 
 @pytest.mark.parametrize(
@@ -50,19 +64,3 @@ def test_every_library_may_say_that_no_memory_is_left(error):
 )
 def test_other_errors_are_not_of_memory(error):
     assert not is_out_of_memory(error)
-
-
-IMPORTING = """
-import resource
-from pathlib import Path
-from pipesched.schedules.common import is_out_of_memory
-used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + {room}, used + {room}))
-print(is_out_of_memory(ImportError("cannot import name 'x' from 'y'")))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("room", "answer"), [(2**26, "True"), (2**30, "False")])
-def test_a_library_that_fails_to_load_near_the_limit_of_the_process_is_out_of_memory(room, answer):
-    assert run([sys.executable, "-c", IMPORTING.format(room=room)]).stdout.strip() == answer

@@ -1,6 +1,5 @@
 """A range of layers of a factory's module has the weights of the whole, and only its own memory."""
 
-import os
 import sys
 
 import pytest
@@ -27,7 +26,7 @@ def assert_same(alone, whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5", "resnet", "mixtral", "lstm"])
+@pytest.mark.parametrize("name", ["resnet", "mixtral", "lstm"])
 def test_layers_built_alone_equal_the_layers_of_the_whole(name):
     model = model_of(ALL[name])
     count = len(model.layers)
@@ -144,13 +143,13 @@ def test_random_state_outside_is_unchanged():
 QUARTER = """
 import resource
 import torch
+from torch import nn
 from pipesched.profiles.models import build_layers, trace_model
-from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 
-config = GPT2Config(n_layer=12, n_embd=1024, n_head=8, vocab_size=8192, n_positions=64, use_cache=False,
-    bos_token_id=1, eos_token_id=2)
-ids = torch.zeros(2, 8, dtype=torch.long)
-model = trace_model("gpt2", lambda: GPT2LMHeadModel(config), None, None, example={"input_ids": ids})
+def wide():
+    return nn.Sequential(*(nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(12)))
+
+model = trace_model("wide", wide, None, None, example=torch.zeros(2, 1024))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 part = build_layers(model, 4, 7, seed=0)
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -159,10 +158,9 @@ print(after - before, sum(p.nbytes for p in part.parameters()) // 1024)
 
 
 @pytest.mark.slow
-def test_a_quarter_of_a_model_of_160_million_parameters_takes_a_quarter_of_its_memory():
-    pytest.importorskip("transformers")
-    done = run([sys.executable, "-W", "ignore", "-c", QUARTER], env=os.environ | {"HF_HUB_OFFLINE": "1"})
+def test_a_quarter_of_a_model_of_100_million_parameters_takes_a_quarter_of_its_memory():
+    done = run([sys.executable, "-c", QUARTER])
     assert done.returncode == 0, done.stderr
     grown_kib, parameters_kib = map(int, done.stdout.split())
-    assert parameters_kib == 3 * (12 * 1024**2 + 13 * 1024) * 4 // 1024
+    assert parameters_kib == 3 * (8 * 1024**2 + 5 * 1024) * 4 // 1024
     assert grown_kib <= 1.3 * parameters_kib

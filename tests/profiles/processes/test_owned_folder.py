@@ -1,6 +1,7 @@
 """The folder of a process that was killed is removed by the next one, and no other is."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.profiles.processes import owned_folder
+from tests.processes import started
 
 ROOT = Path(__file__).parents[3]
 HOLDING = """
@@ -31,20 +33,11 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def holder(place):
-    """Return a process that holds a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
-    process = subprocess.Popen([sys.executable, "-c", HOLDING], env=environment, stdout=subprocess.PIPE, text=True)
-    process.folder = Path(process.stdout.readline().strip())
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
-def kill(process):
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+def abandoned(place):
+    """Return a folder as a killed process leaves it: a copy, on whose owner file there is no lock."""
+    with owned_folder() as folder:
+        (folder / "file").write_text("x")
+        return shutil.copytree(folder, place / "pipesched-abandoned")
 
 
 def test_a_folder_is_there_for_this_user_alone_and_gone_in_the_end(place):
@@ -58,29 +51,24 @@ def test_a_folder_is_there_for_this_user_alone_and_gone_in_the_end(place):
 
 
 @pytest.mark.slow
-def test_the_folder_of_a_killed_process_goes_with_the_next_run_and_not_sooner(holder, place):
+def test_the_folder_of_a_process_goes_with_the_next_run_once_it_is_killed_and_not_while_it_is_stopped(place):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
+    with started([sys.executable, "-c", HOLDING], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        folder = Path(process.stdout.readline().strip())
+        process.send_signal(signal.SIGSTOP)
+        with owned_folder():
+            assert (folder / "file").exists(), "its owner lives"
+        process.kill()
+        process.wait()
+        assert (folder / "file").exists()
     with owned_folder():
-        assert (holder.folder / "file").exists(), "its owner lives"
-    kill(holder)
-    assert (holder.folder / "file").exists()
-    with owned_folder():
-        assert not holder.folder.exists()
+        assert not folder.exists()
     assert list(place.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_a_stopped_process_keeps_its_folder(holder):
-    holder.send_signal(signal.SIGSTOP)
-    with owned_folder():
-        assert (holder.folder / "file").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("change", ["machine", "user", "file", "link", "name"])
-def test_what_others_have_left_stays(change, holder, place, monkeypatch):
-    kill(holder)
-    left = holder.folder
-    owner = left / "owner"
+def test_what_others_have_left_stays(change, abandoned, place, monkeypatch):
+    left, owner = abandoned, abandoned / "owner"
     match change:
         case "machine":
             owner.write_bytes(b"elsewhere " + owner.read_bytes())
@@ -110,17 +98,8 @@ def test_an_owner_file_that_is_a_pipe_or_a_link_keeps_nobody(place):
     assert len(list(place.iterdir())) == 3
 
 
-@pytest.mark.slow
-def test_many_at_once_remove_what_is_left_and_nothing_of_each_other(place):
-    processes = []
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
-    for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", HOLDING], env=environment, stdout=subprocess.PIPE, text=True)
-        process.stdout.readline()
-        processes.append(process)
-    for process in processes:
-        kill(process)
-        process.stdout.close()
+def test_many_at_once_remove_what_is_left_and_nothing_of_each_other(abandoned, place):
+    shutil.copytree(abandoned, place / "pipesched-another")
     faults = []
 
     def hold():

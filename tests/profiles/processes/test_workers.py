@@ -43,25 +43,23 @@ def test_a_worker_that_ends_is_named_in_one_line(end, said):
     assert active_children() == []
 
 
-SEARCH = "sweep -s 1f1b,gpipe -p 2,4 -m 4:64:x2 --uniform f=1,b=2 --workers 2 --json"
+POOL = """
+import sys
+from pipesched.profiles.processes import worker_pool
+with worker_pool(2, len) as pool:
+    print(pool.submit(["ab"]).result(), "multiprocessing.synchronize" in sys.modules)
+"""
 NAMESPACE = ["unshare", "-m", "sh", "-c"]
 """Runs a command whose mounts nobody else sees, where the system lets this user do so."""
 
 
 @pytest.mark.slow
-def test_a_search_in_several_processes_needs_no_shared_memory():
-    mounts = ["mount -t tmpfs -o ro none /dev/shm", "mount --bind /proc/self/fdinfo /dev/shm"]
-    if shutil.which("unshare") is None or run([*NAMESPACE, mounts[0]]).returncode:
+@pytest.mark.parametrize(
+    "mount", [None, "mount -t tmpfs -o ro none /dev/shm", "mount --bind /proc/self/fdinfo /dev/shm"]
+)
+def test_workers_need_no_shared_memory_and_make_no_semaphores(mount):
+    if mount is not None and (shutil.which("unshare") is None or run([*NAMESPACE, mount]).returncode):
         pytest.skip("mounting needs privileges")
-    alone = run([sys.executable, "-m", "pipesched", *SEARCH.replace("--workers 2", "--workers 1").split()], cwd=ROOT)
-    for mount in mounts:
-        done = run([*NAMESPACE, f"{mount} && exec {sys.executable} -m pipesched {SEARCH}"], cwd=ROOT)
-        assert (done.returncode, done.stderr, done.stdout) == (0, "", alone.stdout)
-
-
-@pytest.mark.slow
-def test_workers_make_no_semaphores():
-    code = "from pipesched.profiles.processes import worker_pool; import sys\n"
-    code += "with worker_pool(2, len) as pool: pool.submit(['ab']).result()\n"
-    done = run([sys.executable, "-c", f"{code}print('multiprocessing.synchronize' in sys.modules)"], cwd=ROOT)
-    assert (done.stdout, done.stderr) == ("False\n", "")
+    prefix = [] if mount is None else [*NAMESPACE, f'{mount} && exec "$@"', "sh"]
+    done = run([*prefix, sys.executable, "-c", POOL], cwd=ROOT)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "[2] False\n")
