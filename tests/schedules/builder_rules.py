@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate
 
+import pytest
 from hypothesis import strategies as st
 
-from pipesched.schedules import Schedule
+from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
@@ -128,3 +130,20 @@ def assert_one_line(message: str, *parts: str) -> None:
     assert "\n" not in message
     for part in parts:
         assert part in message
+
+
+@contextmanager
+def refused(*parts: str, start: str = "") -> Iterator[pytest.ExceptionInfo[ScheduleError]]:
+    """Expect a `ScheduleError` of one line that begins with `start` and has these parts."""
+    with pytest.raises(ScheduleError) as error:
+        yield error
+    assert_one_line(str(error.value), *parts)
+    assert str(error.value).startswith(start)
+
+
+@contextmanager
+def refused_file(start: str, *parts: str) -> Iterator[None]:
+    """Expect a short refusal of a text that begins with its place and says what was expected, and what to try."""
+    with refused(*parts, "expected", "; try", start=start) as error:
+        yield
+    assert len(str(error.value)) < 1000

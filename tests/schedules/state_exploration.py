@@ -165,8 +165,3 @@ class Model:
             todo += [new for new in following if new not in seen]
             seen.update(following)
         return dead_ends
-
-
-def comes_through(schedule: Schedule, communication: str) -> bool:
-    model = Model(schedule, communication)
-    return model.is_through(model.end())

@@ -10,7 +10,7 @@ from pipesched.schedules.ops import Compute, Overlap, Recv, Send, backward, forw
 from pipesched.schedules.weights import uses
 from tests.properties import examples
 from tests.schedules.brute_force import delivers, finishes
-from tests.schedules.builder_rules import assert_complete, assert_one_line
+from tests.schedules.builder_rules import assert_complete, refused
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
@@ -116,12 +116,10 @@ def test_a_list_without_steps_keeps_its_version():
 
 @pytest.mark.parametrize("times", [0, -1, 1.5, True])
 def test_a_count_that_cannot_be_is_refused(times):
-    with pytest.raises(ScheduleError) as error:
+    with refused(f"times is {times}"):
         repeat(build("gpipe", 2, 2), times)
-    assert_one_line(str(error.value), f"times is {times}")
 
 
 def test_a_schedule_with_a_missing_forward_cannot_be_repeated():
-    with pytest.raises(ScheduleError) as error:
+    with refused("holey: 1F1 is missing"):
         repeat(make_schedule("holey", 2, 2, [[forward(0, 0), forward(0, 1)], [forward(1, 0)]]), 2)
-    assert_one_line(str(error.value), "holey: 1F1 is missing")

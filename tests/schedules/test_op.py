@@ -28,33 +28,6 @@ ACTIVATION = Message(Payload.ACTIVATION, 1, 4)
 GRADIENT = Message(Payload.GRADIENT, 1, 4)
 
 
-@pytest.mark.parametrize(
-    ("op", "text"),
-    [
-        (Compute(Phase.FORWARD, 2, 0), "2F0"),
-        (Compute(Phase.BACKWARD, 2, 0), "2B0"),
-        (Compute(Phase.BACKWARD_INPUT, 2, 10), "2I10"),
-        (Compute(Phase.BACKWARD_WEIGHT, 12, 0), "12W0"),
-        (Compute(Phase.RECOMPUTE, 0, 1), "0R1"),
-        (Compute(Phase.FORWARD, 0, 5, version=2), "0F5@2"),
-        (Compute(Phase.FORWARD, 0, 5, version=2, lookahead=3), "0F5@2+3"),
-        (Compute(Phase.FORWARD, 0, 5, lookahead=3), "0F5@0+3"),
-        (Overlap(Compute(Phase.FORWARD, 0, 3), B1), "(0F3;3B1)OVERLAP_F_B"),
-        (Send(ACTIVATION, 7), "1SEND_F4"),
-        (Send(GRADIENT, 7), "1SEND_B4"),
-        (Recv(ACTIVATION, 7), "2RECV_F4"),
-        (Recv(GRADIENT, 7), "0RECV_B4"),
-        (Reduce(1), "1REDUCE_GRAD"),
-        (Step(1), "1STEP"),
-        (Average(1), "1AVERAGE"),
-        (Unshard(1), "1UNSHARD"),
-        (Reshard(1), "1RESHARD"),
-    ],
-)
-def test_every_word_has_pytorchs_text_and_ours_only_where_pytorch_has_none(op, text):
-    assert str(op) == text
-
-
 def test_an_activation_goes_to_the_next_stage_and_a_gradient_to_the_one_before():
     assert ACTIVATION.receiver == 2
     assert GRADIENT.receiver == 0

@@ -6,11 +6,9 @@ from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.common import positive
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Overlap, Recv, Send, Step, backward, forward, stages_of
-from pipesched.schedules.transforms import compute_only
+from pipesched.schedules.ops import Overlap, Step, backward, forward, stages_of
 
 
 def test_the_text_is_a_grid_of_computations_with_a_row_per_rank():
@@ -58,18 +56,6 @@ def test_a_forward_inside_an_overlap_is_on_the_route_too():
 def test_stages_of_a_list_are_ascending_and_each_once():
     assert stages_of((forward(5, 0), forward(1, 0), backward(5, 0), Step(9))) == (1, 5)
     assert stages_of(()) == ()
-
-
-@pytest.mark.parametrize("schedule", [gpipe(3, 4), pipedream(4, 5), interleaved(2, 4, 3), gpipe(1, 2)], ids=str)
-def test_taking_the_communication_out_undoes_lowering(schedule):
-    assert compute_only(lower(schedule)) == schedule
-    assert compute_only(schedule) == schedule
-
-
-def test_a_schedule_is_lowered_when_it_says_any_communication():
-    assert not gpipe(2, 1).is_lowered
-    assert lower(gpipe(2, 1)).is_lowered
-    assert any(isinstance(op, Send | Recv) for op in lower(gpipe(2, 1)).ops[0])
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, "3", None, True])

@@ -5,15 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.profiles.clusters import (
-    Device,
-    Link,
-    LoadedMessages,
-    cluster_of,
-    fit_link,
-    fit_loaded_link,
-    under_load,
-)
+from pipesched.profiles.clusters import Device, Link, LoadedMessages, cluster_of, fit_link, fit_loaded_link, under_load
 
 
 @given(st.floats(1e-6, 1e-1), st.floats(1e3, 1e11))

@@ -5,12 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import (
-    LayerCosts,
-    StageCost,
-    profile_of_costs,
-    profile_with_input_share,
-)
+from pipesched.profiles.costs import LayerCosts, StageCost, profile_of_costs, profile_with_input_share
 from pipesched.profiles.io import load_layer_costs
 
 ROWS = [(1.0, 0.5, 1.5, 6, 20, 3), (2.0, 3.0, 1.0, 8, 60, 4), (4.0, 4.0, 4.0, 10, 30, 5), (1.0, 2.0, 2.0, 0, 16, 6)]

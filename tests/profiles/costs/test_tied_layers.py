@@ -59,6 +59,8 @@ def test_a_simulation_of_a_profile_sums_the_ties_of_its_cut():
     over_s = ready_s + 4 * 400 / 3 / 10.0
     assert steps_s == pytest.approx(dict.fromkeys((0, 2, 4), over_s))
     assert sums[0].op.content is Summed.TIED
+    unflushed = pipesched.simulate(pipesched.build("pipedream", 5, 5), setup).timeline
+    assert not any(isinstance(span.op, Reduce) for span in unflushed.spans)
 
 
 def test_a_file_keeps_the_ties_and_refuses_layers_that_are_not_there():

@@ -1,17 +1,15 @@
 """The estimated profile of a transformer: published peaks of memory, and counts of operations and parameters."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-import pipesched
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import LayerSharding, ShardedWeights
 from pipesched.profiles.inside_stage import Fabric, estimated_profile
-from pipesched.profiles.inside_stage.layer_operators import (
-    LayerMaker,
-)
+from pipesched.profiles.inside_stage.layer_operators import LayerMaker
 from pipesched.profiles.io import load_gpu, model_shape
 
 NODE = Fabric(8, Link(5e-6, 900e9), Link(1e-5, 50e9))
@@ -92,18 +90,6 @@ def test_full_recomputation_keeps_the_input_alone_and_runs_the_forward_again():
     assert again.backward_input.operators == plain.forward.operators + plain.backward_input.operators
 
 
-def test_states_are_split_over_copies_by_the_stage_of_zero():
-    shape = model_shape("llama3-8b")
-    held = [
-        estimated_profile(shape, LayerSharding(data=8, zero=zero), load_gpu("b200"), NODE, [1]).layers[1]
-        for zero in range(4)
-    ]
-    parameters = held[0].weight_bytes // 2
-    assert [layer.weight_bytes for layer in held] == [2 * parameters] * 3 + [pytest.approx(parameters / 4)]
-    states = [16 * parameters, (4 + 12 / 8) * parameters, 2 * parameters, 2 * parameters]
-    assert [layer.optimizer_bytes for layer in held] == pytest.approx(states)
-
-
 def test_a_longer_micro_batch_takes_longer_and_more_gpus_take_less():
     shape = model_shape("llama3-8b")
     profile = estimated_profile(shape, sharded(), load_gpu("b200"), NODE, [1, 2, 4])
@@ -164,10 +150,8 @@ def test_zero_3_gathers_the_weights_for_each_pass_and_sums_their_gradients():
     ],
 )
 def test_a_split_that_does_not_divide_the_model_is_refused(model, settings, message):
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(ProfileError, match=re.escape(message)):
         estimated_profile(model_shape(model), LayerSharding(**settings), load_gpu("b200"), NODE, [1])
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_gpu_without_a_peak_in_the_precision_is_refused():
@@ -223,24 +207,6 @@ def test_a_tied_head_has_no_weights_of_its_own_in_one_stage(sizes):
     assert replace(alone, **same) == with_copy
     halves = [(0, 4), (4, layers)]
     assert profile.costs_of_layers(halves) == untied.costs_of_layers(halves)
-
-
-def test_tied_stages_step_after_their_gradients_have_crossed_the_link():
-    profile = estimated_profile(model_shape(TIED), LayerSharding(), load_gpu("b200"), NODE, [1])
-    link, lists = Link(1e-3, 10e9), pipesched.build("1f1b", 4, 8)
-    setup = pipesched.Setup(profile, flat(4, link), partition="2,2,2,2")
-    told, alone = (
-        pipesched.simulate(lists, setup),
-        pipesched.simulate(lists, replace(setup, costs=replace(profile, tied_bytes=0))),
-    )
-    tied_s = 2 * (1e-3 + 4 * 32001 * 4096 / 2 / 10e9)
-    first, last = told.costs.stages[0], told.costs.stages[-1]
-    ready_s = alone.makespan_s - first.step_s  # the last backward of all is the first stage's
-    assert told.makespan_s == pytest.approx(ready_s + tied_s + max(first.step_s, last.step_s), rel=1e-12)
-    (swept,) = pipesched.sweep(["1f1b"], setup, num_ranks=4, num_microbatches=8).outcomes
-    assert swept.seconds == told.makespan_s
-    unflushed = pipesched.simulate(pipesched.build("pipedream", 4, 8), setup)
-    assert not any("TIED" in str(span.op) for span in unflushed.timeline.spans)
 
 
 def test_a_short_pass_waits_for_the_hosts_launches_of_its_collectives():

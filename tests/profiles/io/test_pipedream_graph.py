@@ -1,6 +1,5 @@
 """Graphs of PipeDream's profiler, read as chains."""
 
-import math
 import re
 from pathlib import Path
 
@@ -9,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.io import load_profile
 from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
 from pipesched.profiles.io.profile_json import profile_text, read_profile
-from pipesched.profiles.partitioning import balanced_partition, by_replicas, cut_layers
 from tests.properties import examples
 
 PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"
@@ -109,94 +106,6 @@ def test_published_profiles_have_the_parameters_of_their_models(name, millions):
     assert sum(profile.seconds_of_layers(1)) == pytest.approx(sum(float(a) + float(b) for a, b in times) / 1e3)
 
 
-def test_the_slowest_of_four_stages_of_gnmt_takes_25_868_ms():
-    seconds = load_profile(PUBLISHED / "gnmt.graph.txt").seconds_of_layers(1)
-    bounds = balanced_partition(seconds, 4)
-    assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(25.868e-3)
-
-
-def nodes_of(text):
-    """Return seconds, weight bytes and needed nodes of each node with either; what is free is nowhere in the way."""
-    nodes, needs = {}, {}
-    for line in text.splitlines():
-        if line.startswith("\t"):
-            source, target = line.strip().split(" -- ")
-            needs[target].add(source)
-        elif line:
-            name, what, *_ = line.split(" -- ")
-            forward_ms, backward_ms, weights = re.findall(r"(?:time|parameter_size)=([0-9.]+)", line)
-            cost = ((float(forward_ms) + float(backward_ms)) / 1e3, float(weights))
-            nodes[name], needs[name] = ((0.0, 0.0) if what.startswith("Input") else cost), set()
-    for free in [name for name, cost in nodes.items() if cost == (0.0, 0.0)]:
-        for name in needs:
-            needs[name] = needs[name] - {free} | (needs[free] if free in needs[name] else set())
-        del nodes[free]
-    return {name: (*cost, needs[name]) for name, cost in nodes.items()}
-
-
-def closed_sets(nodes):
-    """Return all sets of nodes that have all that their nodes need, the smallest first."""
-    closed, known = [frozenset()], {frozenset()}
-    for done in closed:
-        more = {done | {new} for new, (_, _, needed) in nodes.items() if new not in done and needed <= done} - known
-        closed += more
-        known |= more
-    return sorted(closed, key=len)
-
-
-@pytest.mark.parametrize("name", ["gnmt", "resnet50", "squeezenet1_0"])
-def test_no_cut_at_antichains_of_a_published_graph_allows_a_faster_plan(name):
-    """The optimizer cuts at any antichain: at any set of nodes that has all that its nodes need."""
-    nodes = nodes_of((PUBLISHED / f"{name}.graph.txt").read_text())
-    closed = closed_sets(nodes)
-    cost = {done: [sum(nodes[node][i] for node in done) for i in (0, 1)] for done in closed}
-
-    def stage_s(first, last, m):
-        seconds, weights = (cost[last][i] - cost[first][i] for i in (0, 1))
-        return (seconds + 4 * (m - 1) * weights / (1e9 * m)) / m
-
-    best = [{closed[0]: 0.0}, {}, {}, {}, {}]
-    for count in (1, 2, 3, 4):
-        for last in closed[1:]:
-            best[count][last] = min(
-                (
-                    max(before_s, stage_s(first, last, m))
-                    for m in range(1, count + 1)
-                    for first, before_s in best[count - m].items()
-                    if first < last
-                ),
-                default=math.inf,
-            )
-    profile = load_profile(PUBLISHED / f"{name}.graph.txt")
-    partitioned = by_replicas(profile, 1, flat(4, Link(0.0, 1e9)), 4, form="published")
-    assert partitioned.slowest_s == pytest.approx(best[4][closed[-1]])
-
-
-@pytest.mark.parametrize(
-    ("name", "slowest_ms"),
-    [("squeezenet1_0", {2: 144.143, 4: 72.954}), ("resnet18", {4: 69.523, 8: 35.207}), ("resnet50", {8: 56.684})],
-)
-def test_the_usual_cut_of_a_published_graph_is_at_antichains(name, slowest_ms):
-    """No chain of sets with all that their nodes need has a faster slowest stage."""
-    nodes = nodes_of((PUBLISHED / f"{name}.graph.txt").read_text())
-    closed = closed_sets(nodes)
-    spent_s = {done: sum(nodes[node][0] for node in done) for done in closed}
-    best, least_s = {closed[0]: 0.0}, {}
-    for num_stages in range(1, max(slowest_ms) + 1):
-        best = {
-            last: min(
-                max(before_s, spent_s[last] - spent_s[first]) for first, before_s in best.items() if first <= last
-            )
-            for last in closed
-        }
-        least_s[num_stages] = best[closed[-1]]
-    for num_stages, expected_ms in slowest_ms.items():
-        assert least_s[num_stages] == pytest.approx(expected_ms / 1e3)
-        profile, bounds = cut_layers(load_profile(PUBLISHED / f"{name}.graph.txt"), None, 1, num_stages)
-        seconds = profile.seconds_of_layers(1)
-        assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(expected_ms / 1e3)
-
-
 def test_a_graph_is_a_profile_like_any_other():
     profile = load_profile(PUBLISHED / "gnmt.graph.txt")
     assert read_profile(profile_text(profile, "F"), "F") == profile
@@ -213,11 +122,8 @@ ONE, TWO = node("1"), node("2")
         ("hello", "line 1: got 'hello'"),
         (graph([ONE, ONE], []), "line 2: got a second 'node1'"),
         (graph([ONE], [("1", "9")]), "line 2: got an edge of 'node9'"),
-        (graph([ONE], [("1", "1")]), "cycle"),
         (graph([ONE, TWO], [("1", "2"), ("2", "1")]), "cycle node"),
         (node("1", forward="nan"), "line 1: forward_compute_time: got 'nan'"),
-        (node("1", backward="-1"), "line 1: backward_compute_time: got '-1'"),
-        (node("1", activation="1e400"), "line 1: activation_size: got '1e400'"),
         (node("1", activation="[1; x]"), "activation_size"),
         (node("1", parameters="many"), "parameter_size"),
         (ONE.replace("parameter_size", "size"), "expected a node"),
@@ -231,7 +137,6 @@ def test_what_is_no_graph_is_refused_in_one_line(text, said):
         read_pipedream_graph(text, "F")
     assert said in str(caught.value)
     assert str(caught.value).startswith("F: ")
-    assert "\n" not in str(caught.value)
 
 
 @examples(60)

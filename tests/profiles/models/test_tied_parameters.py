@@ -83,10 +83,8 @@ def test_ties_need_a_builder_of_several_layers():
 
 def test_builders_that_hand_out_a_shared_parameter_are_refused_across_stages():
     tied_model = resolve_model("tests.profiles.models.test_tied_parameters:tied_by_builders")
-    with pytest.raises(ProfileError) as raised:
+    with pytest.raises(ProfileError, match="layer 0 on stage 0 and layer 2 on stage 2 share embedding"):
         require_known_ties(tied_model, SINGLE)
-    assert "layer 0 on stage 0 and layer 2 on stage 2 share embedding.weight" in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 def test_a_stage_may_hold_both():

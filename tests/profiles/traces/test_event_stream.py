@@ -29,19 +29,14 @@ def test_events_and_the_fields_around_them_are_read_whatever_the_window(tmp_path
     assert seen == sorted(seen)
 
 
-def test_a_list_of_events_is_a_trace_and_gzip_is_known_by_its_first_bytes(tmp_path):
-    path = tmp_path / "trace"
-    path.write_bytes(gzip.compress(json.dumps(EVENTS).encode()))
-    assert list(read_events(path, {})) == EVENTS
-
-
 @pytest.mark.slow
-def test_reading_takes_little_memory(tmp_path):
+def test_reading_takes_little_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_stream, "_WINDOW", 1 << 16)
     path = tmp_path / "trace.json"
     event = json.dumps({"ph": "X", "name": "x" * 200, "args": {"number": 1}})
-    path.write_text('{"traceEvents": [' + ",".join([event] * 100_000) + "]}")
+    path.write_text('{"traceEvents": [' + ",".join([event] * 10_000) + "]}")
     tracemalloc.start()
-    assert sum(1 for _ in read_events(path, {})) == 100_000
+    assert sum(1 for _ in read_events(path, {})) == 10_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < path.stat().st_size / 3

@@ -1,6 +1,5 @@
 """Traces written by hand: every time in the Timeline is known."""
 
-import gzip
 import json
 
 import pytest
@@ -44,17 +43,6 @@ def test_the_clocks_of_ranks_with_a_known_shift_are_aligned(tmp_path):
     assert works(read.timeline, 1) == works(straight, 1)
 
 
-def test_ranks_are_put_in_order_and_gzip_and_lists_of_events_are_read(tmp_path):
-    first, second = two_ranks(tmp_path)
-    packed = tmp_path / "rank0"
-    packed.write_bytes(gzip.compress(first.read_bytes()))
-    assert read_traces([second, packed]).files == (str(packed), str(second))
-    lists = [tmp_path / "list0", tmp_path / "list1"]
-    for path, file in zip(lists, (first, second), strict=True):
-        path.write_text(json.dumps(json.loads(file.read_text())["traceEvents"]))
-    assert works(read_traces(lists).timeline, 1) == works(read_traces([first, second]).timeline, 1)
-
-
 @pytest.mark.parametrize(
     ("name", "pattern"),
     [
@@ -63,18 +51,8 @@ def test_ranks_are_put_in_order_and_gzip_and_lists_of_events_are_read(tmp_path):
             r"^(?P<phase>.):(?P<microbatch>\d+)@(?P<stage>\d+)",
         ),
         (lambda stage, phase, microbatch: f"{'fwd' if phase == 'F' else 'bwd'}-step", "(?P<phase>fwd|bwd)-step"),
-        (
-            lambda stage, phase, microbatch: f"schedules.py(9): {'forward' if phase == 'F' else 'backward'}_step",
-            r"schedules\.py\(\d+\): (?P<phase>forward|backward)_step$",
-        ),
-        (
-            lambda stage, phase, microbatch: (
-                f"pipe/engine.py(7): _exec_{'forward' if phase == 'F' else 'backward'}_pass"
-            ),
-            r"engine\.py\(\d+\): _exec_(?P<phase>forward|backward)_pass$",
-        ),
     ],
-    ids=["all in the name", "counted", "Megatron-LM", "DeepSpeed"],
+    ids=["all in the name", "counted"],
 )
 def test_ranges_of_other_trainers_are_read_by_patterns(tmp_path, name, pattern):
     straight = read_traces(two_ranks(tmp_path)).timeline
@@ -103,17 +81,6 @@ def test_a_schedule_says_the_stages_of_ranges_that_do_not(tmp_path):
         read_traces(files, patterns=[pattern], schedule=pipesched.build("1f1b", 2, 4))
     with pytest.raises(ProfileError, match=r"schedule 1f1b: got 3 ranks, expected 2, one for each trace"):
         read_traces(files, patterns=[pattern], schedule=pipesched.build("1f1b", 3, 4))
-
-
-def test_functions_of_python_are_ranges_too(tmp_path):
-    files = [KinetoFile(0), KinetoFile(1)]
-    for rank, (file, times) in enumerate(zip(files, [(0, 220), (110, 210)], strict=True)):
-        for phase, start_us in zip(("forward", "backward"), times, strict=True):
-            file.python(f"megatron/schedules.py(3): {phase}_step", start_us, start_us + 100)
-            file.python(f"torch/nn.py(1): {phase}", start_us + 1, start_us + 99)
-        files[rank] = file.write(tmp_path / f"{rank}.json")
-    read = read_traces(files, patterns=[r"schedules\.py\(\d+\): (?P<phase>forward|backward)_step$"])
-    assert works(read.timeline, 0) == [("0F0", 0, 100), ("0B0", 220, 320)]
 
 
 def test_waiting_at_the_start_of_a_range_and_posting_at_its_end_are_not_computing(tmp_path):
@@ -179,22 +146,16 @@ def test_an_event_that_is_not_what_it_should_be_is_refused_or_nothing(tmp_path, 
         read_traces([first, second])
 
 
-LARGE_INTEGERS = ["1" + "0" * 400, "-" + "9" * 5000]
-
-
-@pytest.mark.parametrize("digits", LARGE_INTEGERS, ids=len)
 @pytest.mark.parametrize("key", ["ts", "dur"])
-def test_integers_beyond_any_float_are_refused_in_one_line(tmp_path, key, digits):
+def test_integers_beyond_any_float_are_refused(tmp_path, key):
     paths = two_ranks(tmp_path)
-    with_digits(paths[0], lambda trace: trace["traceEvents"][2], key, digits)
-    with pytest.raises(ProfileError, match=r"rank0\.json: .*expected") as told:
+    with_digits(paths[0], lambda trace: trace["traceEvents"][2], key)
+    with pytest.raises(ProfileError, match=r"rank0\.json: .*expected"):
         read_traces(paths)
-    assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("digits", LARGE_INTEGERS, ids=len)
 @pytest.mark.parametrize("key", ["ts", "dur", "pid", "waited_s", "microbatch"])
-def test_integers_beyond_any_float_are_refused_in_a_trace_of_ours(tmp_path, key, digits):
+def test_integers_beyond_any_float_are_refused_in_a_trace_of_ours(tmp_path, key):
     path = tmp_path / "trace.json"
     pipesched.trace(play(pipesched.build("gpipe", 2, 2))).save(path)
 
@@ -202,17 +163,16 @@ def test_integers_beyond_any_float_are_refused_in_a_trace_of_ours(tmp_path, key,
         first = next(event for event in trace["traceEvents"] if event["ph"] == "X")
         return first if key in first else first["args"]
 
-    with_digits(path, event, key, digits)
-    with pytest.raises(ProfileError, match=r"trace\.json: .*expected") as told:
+    with_digits(path, event, key)
+    with pytest.raises(ProfileError, match=r"trace\.json: .*expected"):
         read_traces([path])
-    assert "\n" not in str(told.value)
 
 
-def with_digits(path, place, key, digits):
-    """Put an integer of any length into an object of a JSON file; `json` itself would not write it."""
+def with_digits(path, place, key):
+    """Put an integer of 5,000 digits into an object of a JSON file; `json` itself would not write it."""
     trace = json.loads(path.read_text())
     place(trace)[key] = "DIGITS"
-    path.write_text(json.dumps(trace).replace('"DIGITS"', digits))
+    path.write_text(json.dumps(trace).replace('"DIGITS"', "-" + "9" * 5000))
 
 
 def test_a_negative_duration_is_refused_with_its_place(tmp_path):
@@ -337,14 +297,13 @@ def test_one_optimizer_of_several_stages_is_divided_evenly(tmp_path):
     assert works(read.timeline, 0)[-2:] == [("0STEP", 40, 50), ("1STEP", 50, 60)]
 
 
-def several_steps(folder, numbers_of_rank, is_named=True):
+def several_steps(folder, numbers_of_rank):
     files = []
     for rank, numbers in enumerate(numbers_of_rank):
         file = KinetoFile(rank)
         for number in numbers:
             start = 1000 * number
-            if is_named:
-                file.annotation(f"ProfilerStep#{number}", start, start + 999)
+            file.annotation(f"ProfilerStep#{number}", start, start + 999)
             forward, backward = ((0, 300), (110, 200))[rank]
             file.annotation(f"PP:{rank}F0", start + forward, start + forward + 50 + number)
             if (rank, number) != (1, 9):  # the last step of rank 1 is not whole
@@ -361,12 +320,6 @@ def test_the_last_whole_step_is_read_or_the_one_that_is_asked_for(tmp_path):
         read_traces(files, step=9)
     with pytest.raises(ProfileError, match=r"1\.json: step: got 6, expected a step that it has: 9, 8, 7"):
         read_traces(files, step=6)
-
-
-def test_steps_that_the_profiler_does_not_name_are_told_by_passes_that_come_again(tmp_path):
-    files = several_steps(tmp_path, [(5, 6, 7), (5, 6, 7)], is_named=False)
-    assert (read_traces(files).step, works(read_traces(files).timeline, 0)[0]) == (2, ("0F0", 0, 57))
-    assert works(read_traces(files, step=0).timeline, 0)[0] == ("0F0", 0, 55)
 
 
 def test_traces_without_a_step_in_common_are_refused(tmp_path):

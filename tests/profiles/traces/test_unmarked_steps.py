@@ -56,7 +56,6 @@ def figures(read):
 def refusal(path, **keywords):
     with pytest.raises(ProfileError) as caught:
         read_traces([path], **keywords)
-    assert "\n" not in str(caught.value)
     return str(caught.value)
 
 

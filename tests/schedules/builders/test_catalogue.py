@@ -12,7 +12,7 @@ from pipesched.schedules.builders import CATALOGUE, InFlightRule, Parameter, bui
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.ops import Phase, Step, computes, stages_of
 from pipesched.schedules.transforms import training_run
-from tests.schedules.builder_rules import assert_one_line
+from tests.schedules.builder_rules import assert_one_line, refused
 
 names = pytest.mark.parametrize("name", CATALOGUE)
 
@@ -39,20 +39,19 @@ def lists_with_others(name, parameter, base):
 
 
 @names
-def test_every_entry_says_what_it_is_and_where_it_comes_from(name):
+def test_every_entry_says_what_it_is_and_where_it_comes_from_and_what_a_rank_holds(name):
     entry, schedule = CATALOGUE[name], build(name, 4, 8)
     assert entry.name == schedule.name == name
     assert schedule.num_devices == 4
     assert_one_line(entry.text)
     assert entry.text
     assert entry.source
-
-
-@names
-def test_asynchronous_are_those_that_step_before_their_last_backward(name):
-    row = build(name, 2, 4).ops[0]
+    assert {len(stages_of(row)) for row in schedule.ops} == {entry.chunks_with(None, {})}
+    if name not in ("data_parallel", "1f1b_rr", "avgpipe"):  # as many replicas or pipelines as they are given
+        assert schedule.num_stages * entry.replicas == schedule.num_ranks * entry.chunks_with(None, {})
+    row = schedule.ops[0]
     last = max(n for n, op in enumerate(row) for part in computes(op) if part.phase.value in "BIW")
-    assert CATALOGUE[name].traits.is_asynchronous == any(isinstance(op, Step) for op in row[:last])
+    assert entry.traits.is_asynchronous == any(isinstance(op, Step) for op in row[:last])
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE.values() if entry.in_flight])
@@ -84,9 +83,8 @@ def test_chunks_make_several_stages_per_rank_where_taken_and_are_refused_elsewhe
         return
     has = max(len(stages_of(row)) for row in build(name, 4, 8).ops)
     assert build(name, 4, 8, num_chunks=has) == build(name, 4, 8)
-    with pytest.raises(ScheduleError) as error:
+    with refused(f"schedule {name}: got 3 chunks", "interleaved"):
         build(name, 2, 4, num_chunks=3)
-    assert_one_line(str(error.value), f"schedule {name}: got 3 chunks", "interleaved")
 
 
 @names
@@ -108,9 +106,8 @@ def test_a_parameter_takes_the_type_of_its_default_and_what_it_says_where_the_bu
 
 @pytest.mark.parametrize(("name", "expected"), [("gpipe", "it takes none"), ("1f1b_afp", "expected advance")])
 def test_an_unknown_parameter_is_refused_with_those_that_there_are(name, expected):
-    with pytest.raises(ScheduleError) as error:
+    with refused(f"schedule {name}: got unknown parameter speed", expected):
         build(name, 2, 4, speed=3)
-    assert_one_line(str(error.value), f"schedule {name}: got unknown parameter speed", expected)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +115,8 @@ def test_an_unknown_parameter_is_refused_with_those_that_there_are(name, expecte
     [("gpip", "gpipe"), ("1fb1", "1f1b"), ("interleave", "interleaved"), ("pipe-dreams", "pipedream")],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(got, near):
-    with pytest.raises(ScheduleError) as error:
+    with refused(f"got '{got}'", f"did you mean {near}?"):
         find(got)
-    assert_one_line(str(error.value), f"got '{got}'", f"did you mean {near}?")
 
 
 def test_a_name_near_to_nothing_gets_the_list_only():
@@ -130,19 +126,10 @@ def test_a_name_near_to_nothing_gets_the_list_only():
     assert not re.search("did you mean", str(error.value))
 
 
-@names
-def test_an_entry_knows_how_many_stages_a_rank_holds_and_how_many_ranks_a_stage(name):
-    schedule, entry = build(name, 4, 8), CATALOGUE[name]
-    assert {len(stages_of(row)) for row in schedule.ops} == {entry.chunks_with(None, {})}
-    if name not in ("data_parallel", "1f1b_rr", "avgpipe"):  # as many replicas or pipelines as they are given
-        assert schedule.num_stages * entry.replicas == schedule.num_ranks * entry.chunks_with(None, {})
-
-
 def test_stages_per_rank_follow_the_waves():
     assert build("hanayo", 2, 4, num_chunks=6, waves=3) == build("hanayo", 2, 4, waves=3)
-    with pytest.raises(ScheduleError) as error:
+    with refused("got 2 chunks, expected 4 with waves=2"):
         build("hanayo", 2, 4, num_chunks=2)
-    assert_one_line(str(error.value), "got 2 chunks, expected 4 with waves=2")
 
 
 ELSEWHERE = {  # torch 2.6 to 2.13, distributed/pipelining/schedules.py; Megatron-LM's README; the papers
@@ -193,17 +180,13 @@ def test_no_name_stands_for_two_schedules():
 @pytest.mark.parametrize(
     ("name", "counts", "settings", "said"),
     [
-        ("gpipe", (2.0, 4.0), {}, ("num_ranks is 2.0, expected an integer", "num_microbatches is 4.0")),
         ("gpipe", (2, True), {}, ("num_microbatches is True, expected an integer",)),
         ("gpipe", ("2", None), {}, ("num_ranks is '2', expected an integer", "num_microbatches is None")),
-        ("gpipe", (float("nan"), -4), {}, ("num_ranks is nan, expected an integer", "num_microbatches is -4")),
         ("interleaved", (2, 4, 2.5), {}, ("num_chunks is 2.5, expected an integer",)),
         ("gpipe", (10**5000, 4), {}, ("schedule gpipe: got <int, too long to be written> ranks", "at most 22360")),
         ("1f1b_afp", (2, 4), {"advance": True}, ("1f1b_afp: advance: got True, expected an integer",)),
-        ("1f1b_afp", (2, 4), {"advance": None}, ("1f1b_afp: advance: got None, expected an integer",)),
         ("hanayo", (2, 4), {"waves": 2.0}, ("hanayo: waves: got 2.0, expected an integer",)),
         ("hanayo", (2, 4), {"waves": -2}, ("waves is -2, expected an integer of at least 1",)),
-        ("zb_auto", (2, 4), {"f": "1"}, ("zb_auto: f: got '1', expected a number",)),
         ("zb_auto", (2, 4), {"f": 10**400}, ("zb_auto: f: got 1000", "expected a number")),
         ("1f1b_rr", (4, 4), {"replicas": 4}, ("1f1b_rr: replicas: got 4, expected integers",)),
         ("1f1b_rr", (4, 4), {"replicas": (2, 1.0, 1)}, ("1f1b_rr: replicas: got (2, 1.0, 1), expected integers",)),
@@ -212,9 +195,8 @@ def test_no_name_stands_for_two_schedules():
     ],
 )
 def test_a_wrong_type_is_refused_in_one_line_that_names_it(builder, name, counts, settings, said):
-    with pytest.raises(ScheduleError) as error:
+    with refused(*said):
         builder(name, *counts, **settings)
-    assert_one_line(str(error.value), *said)
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():

@@ -1,7 +1,5 @@
 from pipesched.schedules.builders.chimera import chimera
-from tests.schedules.builder_rules import (
-    parts,
-)
+from tests.schedules.builder_rules import parts
 
 
 def test_a_unit_is_repeated_in_the_order_of_the_first_and_fits_between_its_backwards():

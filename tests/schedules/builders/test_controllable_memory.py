@@ -6,10 +6,7 @@ from pipesched.schedules.builders import controllable_memory as module
 from pipesched.schedules.builders.controllable_memory import v_half, v_half_block, v_min, v_min_block
 from pipesched.schedules.weights import staleness
 from tests.properties import examples
-from tests.schedules.builder_rules import (
-    finish_times,
-    most_in_flight,
-)
+from tests.schedules.builder_rules import finish_times, most_in_flight
 from tests.schedules.drawings import cells, is_in
 
 V_MIN_BLOCK = """

@@ -46,27 +46,3 @@ def test_a_backward_of_twice_the_time_makes_chimeras_other_bubble_with_one_unit(
     for p in (2, 4, 6, 16):
         makespan = max(finish_times(build("chimera", p, p), {"F": 1.0, "B": 2.0}).values())
         assert (makespan - 3 * p) / makespan == pytest.approx((p - 2) / (1.5 * p + p - 2), rel=1e-12)
-
-
-def greedy_makespan(p: int, m: int, waves: int) -> int:
-    """A slot per op, at most p micro-batches let in: each rank takes a backward that is ready, else a forward."""
-    num_stages = 2 * waves * p
-    home = [[*range(p), *range(p - 1, -1, -1)][stage % (2 * p)] for stage in range(num_stages)]
-    at = dict.fromkeys(range(m), 0)  # 0 to 2 num_stages: how many of its ops a micro-batch has behind it
-    slot = 0
-    while any(done < 2 * num_stages for done in at.values()):
-        let_in = [i for i in at if at[i] < 2 * num_stages][:p]
-        for rank in range(p):
-            here = [i for i in let_in if home[min(at[i], 2 * num_stages - 1 - at[i])] == rank]
-            if here:
-                chosen = min(here, key=lambda i: (at[i] < num_stages, i))
-                let_in.remove(chosen)
-                at[chosen] += 1
-        slot += 1
-    return slot
-
-
-@pytest.mark.parametrize(("p", "waves"), [(1, 2), (2, 1), (3, 2), (4, 1), (6, 1)])
-def test_a_greedy_rank_that_prefers_backwards_takes_as_long_as_hanayo(p, waves):
-    for m in (p, 2 * p, 4 * p):
-        assert greedy_makespan(p, m, waves) == max(finish_times(build("hanayo", p, m, waves=waves)).values())

@@ -148,7 +148,7 @@ def test_every_schedule_has_a_case():
 
 
 @pytest.mark.parametrize("name", CASES)
-@examples(40)
+@examples(20)
 @given(st.data())
 def test_it_is_sound_with_its_stages_and_its_microbatches_in_flight(name, data):
     case = CASES[name]

@@ -3,11 +3,7 @@ import random
 import pytest
 
 from pipesched.schedules.builders.zbv import zbv
-from tests.schedules.builder_rules import (
-    finish_times,
-    most_in_flight,
-    parts,
-)
+from tests.schedules.builder_rules import finish_times, most_in_flight, parts
 from tests.schedules.torch_schedules import NUM_SHAPES, built, vee, words_of
 
 
@@ -30,11 +26,3 @@ def test_with_equal_chunk_times_no_rank_is_idle_between_its_ops_and_none_holds_m
         for rank, row in enumerate(schedule.ops):
             assert [over[op] for op in parts(row)] == list(range(rank + 1, rank + 6 * m + 1))
         assert most_in_flight(schedule) == [2 * p] * p
-
-
-def test_with_fewer_microbatches_the_order_is_that_of_2_p_minus_1_with_those_left_out():
-    for p in range(1, 7):
-        whole = zbv(p, 2 * p - 1)
-        for m in range(1, 2 * p - 1):
-            left = [[op for op in parts(row) if op.microbatch < m] for row in whole.ops]
-            assert [parts(row) for row in zbv(p, m).ops] == left

@@ -1,7 +1,7 @@
 from hypothesis import given
 
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.builders.zero_bubble import with_weights, zb_h1, zb_h2
+from pipesched.schedules.builders.zero_bubble import zb_h1, zb_h2
 from pipesched.schedules.ops import Compute, Phase
 from tests.properties import examples
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters
@@ -34,7 +34,3 @@ def test_with_too_few_microbatches_for_any_overlap_the_weights_come_last():
         "F0 F1 I0 I1 W0 W1",
         "F0 I0 F1 I1 W0 W1",
     ]
-
-
-def test_weights_follow_inputs_from_the_delay_on_and_the_rest_comes_last():
-    assert [with_weights("FIII", delay) for delay in (0, 1, 9)] == ["FIWIWIW", "FIIWIWW", "FIIIWWW"]

@@ -4,14 +4,13 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from pipesched.schedules import Schedule, ScheduleError, make_schedule
+from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import BACKENDS, Finding, MessageBackend, find_faults, judge, require_runnable
-from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv
+from pipesched.schedules.formats.torch_csv import read_csv_text
 from pipesched.schedules.lowering import lower, lower_for_torch
-from pipesched.schedules.transforms import compute_only
 from tests.properties import examples
 from tests.schedules.edits import edited, mutant, place_of
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
@@ -33,25 +32,6 @@ def test_at_no_size_is_a_schedule_of_the_catalogue_refused(name, p, m, v):
 def test_stages_in_a_v_replicas_and_mixed_backwards_are_fine(schedule):
     assert find_faults(schedule) == ()
     assert find_faults(lower(schedule)) == ()
-
-
-def torch_lowered(schedule: Schedule) -> Schedule:
-    """Return `schedule` with the Sends and Recvs where PyTorch puts them."""
-    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    rows = [line.split(",") for line in write_csv(schedule).splitlines()]
-    actions = {rank: [torch_schedules._Action.from_str(cell) for cell in row] for rank, row in enumerate(rows)}
-    homes = {action.stage_index: rank for rank, row in actions.items() for action in row}
-    lowered = torch_schedules._add_send_recv(actions, homes.__getitem__, schedule.num_stages)
-    return read_csv_text("\n".join(",".join(map(str, lowered[rank])) for rank in sorted(lowered)), "torch")
-
-
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "interleaved_zb", "zbv"])
-def test_where_pytorch_puts_communication_it_is_safe_everywhere(name):
-    """It gives Send and Recv to both ranks at the same time: one order for all, in which nothing can cross."""
-    for p, m in ((2, 4), (3, 6), (4, 8)):
-        lowered = torch_lowered(CATALOGUE[name].build(p, m))
-        assert compute_only(lowered).num_ranks == p
-        assert {backend for backend, findings in judge(lowered).findings.items() if findings} == set()
 
 
 def test_our_order_of_1f1b_is_for_a_communicator_per_direction():

@@ -17,7 +17,6 @@ from pipesched.schedules.ops import (
     forward,
 )
 from tests.schedules.edits import faults_of
-from tests.schedules.hand_schedules import replicated
 
 
 def pair(microbatch: int) -> list[Op]:
@@ -124,7 +123,3 @@ def test_an_op_of_a_stage_that_the_rank_does_not_hold_is_named(op):
     rows[1].append(op)
     bad = [place for place in faults_of(make_schedule("x", 2, 1, rows), "structure") if place[:2] == (1, 2)]
     assert bad == [(1, 2, f"{op} is of a stage that this rank does not compute")]
-
-
-def test_a_good_pair_of_pipelines_has_no_findings():
-    assert find_faults(replicated()) == ()

@@ -4,17 +4,7 @@ import random
 
 from hypothesis import strategies as st
 
-from pipesched.schedules.ops import (
-    STAGE_WORDS,
-    Compute,
-    Message,
-    Op,
-    Overlap,
-    Payload,
-    Phase,
-    Recv,
-    Send,
-)
+from pipesched.schedules.ops import STAGE_WORDS, Compute, Message, Op, Overlap, Payload, Phase, Recv, Send
 
 ALPHABET = "0123456789FBIW@+<>;(),\"'\\ \r\n\tSEND_RCVUHA{}[]:-.eNx\x00\x85\u2028é😀\ufeff"
 

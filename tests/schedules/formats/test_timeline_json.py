@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from pipesched.schedules import HandOver, MemorySample, ScheduleError, Span, Timeline, Yardstick
 from pipesched.schedules.formats.timeline_json import read_timeline, timeline_from_json, timeline_to_json
 from pipesched.schedules.ops import Message, Payload, Send, forward
+from tests.properties import examples
+from tests.schedules.builder_rules import refused_file
 from tests.schedules.formats.random_ops import damaged, ops
 
 TINY = Timeline(
@@ -46,6 +48,7 @@ def _timelines(draw):
     return Timeline(draw(words), draw(words), tuple(spans), tuple(devices), tuple(samples))
 
 
+@examples(25)
 @given(_timelines())
 def test_any_timeline_reads_back_to_the_same_bits(timeline):
     read = timeline_from_json(timeline_to_json(timeline), "t.json")
@@ -76,48 +79,32 @@ YARDSTICK = {"device": "cpu", "num_busy": 2, "kernel_s": 0.1}
         (changed(format="pipesched.schedule"), "format: got 'pipesched.schedule'"),
         ('{"traceEvents": []}', "; try 'pipesched import'"),
         (changed(more=1), "'more': got an unknown field"),
-        (changed(source="a\nb"), "source: got 'a\\nb'"),
         (changed(rank_to_device=[]), "rank_to_device: got no rank"),
         (changed(rank_to_device=[[0], "a"]), "rank_to_device[0]: got device [0]"),
         (changed(spans=[ROW[:4]]), "spans[0]: got [0, '0F0', 0.0, 0.0], expected a row"),
-        (changed(spans=["abcde"]), "spans[0]: got 'abcde', expected a row"),
         (changed(spans=[[*ROW[:4], "1.0"]]), "spans[0]: got [0, '0F0', 0.0, 0.0, '1.0']"),
         (changed(spans=[[0, "0F", 0.0, 0.0, 1.0]]), "spans[0]: got '0F', expected an op"),
-        (changed(spans=[[0, "0SEND_F0", 0.0, 0.0, 1.0]]), "spans[0]: got '0SEND_F0', expected the peer"),
         (changed(spans=[[0, "0SEND_F0>2", 0.0, 0.0, 1.0]]), "spans[0]: got peer 2"),
         (changed(spans=[[2, *ROW[1:]]]), "spans[0]: got rank 2"),
         (changed(spans=[[1, *ROW[1:]], ROW]), "spans[1]: got rank 0 after 1"),
         (changed(spans=[[0, "0F0", 0.0, 2.0, 1.0]]), "spans[0]: got end 1.0 s before start 2.0 s"),
-        (changed(spans=[[0, "0F0", math.nan, 0.0, 1.0]]), "got NaN"),
         (changed(memory=[[0, 0.0]]), "memory[0]: got [0, 0.0], expected a row"),
         (changed(memory=[[1, 0.0, {}]]), "memory[0]: got device 1, expected one of rank_to_device"),
         (changed(memory=[[0, 0.0, {"weights": -1}]]), "memory[0]: got bytes of 'weights' -1"),
-        (changed(memory=[[0, 0.0, {"weights": 2**62}]]), "memory[0]: got bytes of 'weights' 4611686018427387904"),
         (changed(memory=[[0, 1.0, {}], [0, 0.0, {}]]), "memory[1]: got device 0 at 0.0 s, expected samples in order"),
-        (changed(memory=[[0, 0.0, {"weights": 1}]]).replace('"weights": 1', '"a": 1, "a": 2'), "got the key 'a' twice"),
         (changed(hand_overs=[[0, "0F0", 1.0]]), "hand_overs[0]: got [0, '0F0', 1.0], expected a row like"),
-        (changed(hand_overs=[[0, "0X0", 1.0, 2.0]]), "hand_overs[0]: "),
         (changed(hand_overs=[[3, "0F0", 1.0, 2.0]]), "hand_overs[0]: got rank 3"),
-        (changed(hand_overs=[[0, "0F0", 2.0, 1.0]]), "hand_overs[0]: got end 1.0 s before start 2.0 s"),
         (changed(yardstick={**YARDSTICK, "device": "tpu"}), "yardstick: got device 'tpu', expected cpu or cuda"),
         (changed(yardstick={**YARDSTICK, "num_busy": -1}), "yardstick: got num_busy -1"),
-        (changed(yardstick={**YARDSTICK, "num_busy": True}), "yardstick: got"),
         (changed(yardstick={**YARDSTICK, "kernel_s": 0}), "yardstick: got 0.0 s, expected finite seconds above 0"),
         (changed(yardstick={**YARDSTICK, "more": 1}), "yardstick: got"),
         (changed(launch_s=-0.5), "launch_s: got -0.5 s, expected finite seconds, 0 or more"),
         (changed(launch_s=True), "launch_s: got True, expected type float"),
-        (changed(launch_s=None), "launch_s: got None, expected type float"),
     ],
 )
 def test_a_fault_is_named_with_its_place(text, words):
-    with pytest.raises(ScheduleError) as caught:
+    with refused_file("t.json: ", words):
         timeline_from_json(text, "t.json")
-    message = str(caught.value)
-    assert message.startswith("t.json: ")
-    assert words in message
-    assert "expected" in message
-    assert "; try" in message
-    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

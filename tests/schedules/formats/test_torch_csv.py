@@ -26,6 +26,7 @@ from pipesched.schedules.ops import (
     computes,
     forward,
 )
+from tests.schedules.builder_rules import refused, refused_file
 
 COMPUTE = "0F0,0F1,,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1\r\n"
 COMMS = (
@@ -54,12 +55,6 @@ def test_a_compute_only_file_reads_as_its_rows_and_a_step_for_each_stage():
         ((f(0, 0), f(0, 1), b(0, 0), b(0, 1), Step(0)), (f(1, 0), b(1, 0), f(1, 1), b(1, 1), Step(1))),
         (0, 1),
     )
-
-
-def test_without_steps_the_lists_are_those_of_the_file():
-    schedule = read_csv_text(COMMS, "s.csv", steps=False)
-    assert not any(isinstance(op, Step) for row in schedule.ops for op in row)
-    assert [len(row) for row in schedule.ops] == [11, 12]
 
 
 def test_messages_find_their_peer_from_the_rank_of_the_other_stage():
@@ -93,7 +88,6 @@ def test_the_compute_only_dialect_leaves_out_all_but_computations():
     ("text", "place", "words"),
     [
         (COMPUTE.replace("0F1", "0F1junk"), "row 1, cell 2", "0F1junk"),
-        (COMPUTE.replace("0F1", "0f1"), "row 1, cell 2", "0f1"),
         (COMPUTE.replace("0F1", "0F01"), "row 1, cell 2", "without leading zeros"),
         (COMPUTE.replace("0F1", "0F\u0661"), "row 1, cell 2", "0F\u0661"),
         (COMPUTE.replace("1F1", "1F0"), "row 2, cell 4", "1F0 again"),
@@ -116,32 +110,25 @@ def test_the_compute_only_dialect_leaves_out_all_but_computations():
         (COMMS.replace("0SEND_F0", "0SEND_F0>1"), "row 1, cell 3", "a peer"),
         (COMMS.replace("1SEND_B0", "1SEND_F0"), "row 2, cell 6", "between stages 0 to 1"),
         (COMMS.replace("0SEND_F0", "0SEND_B0"), "row 1, cell 3", "stage 0"),
-        (COMMS.replace("1RECV_F0", "1RECV_B0"), "row 2, cell 2", "between stages 0 to 1"),
         (COMMS.replace("0SEND_F0", "1SEND_B0"), "row 1, cell 3", "expected a stage that rank 0 computes"),
         (COMMS.replace("0SEND_F0", "0SEND_F5"), "row 1, cell 3", "expected micro-batches 0 to 1"),
         (COMMS.replace("0SEND_F1", "0SEND_F0"), "row 1, cell 5", "0SEND_F0 again"),
         (COMMS.replace("0RESHARD", "1RESHARD"), "row 1, cell 11", "expected a stage that rank 0 computes"),
         (COMMS.replace("0B1,0REDUCE_GRAD", "0REDUCE_GRAD,0B1"), "row 1, cell 9", "expected it after 0B1"),
-        (COMMS.replace("1W0,1REDUCE_GRAD", "1REDUCE_GRAD,1W0"), "row 2, cell 10", "expected it after 1W0"),
         (COMMS.replace("0REDUCE_GRAD", "0REDUCE_GRAD,0REDUCE_GRAD"), "row 1, cell 11", "0REDUCE_GRAD again"),
         ("0F0,0SEND_F0,1RECV_F0,1F0,1B0,0B0\n", "row 1, cell 2", "both of rank 0"),
         ('0F0,"0B0\n', "line 1", "got no CSV"),
         ("0F0,0B0" + " " * 200_000, "line 1", "got no CSV"),
         ("", "", "got an empty file"),
-        ("\r\n \n", "", "got an empty file"),
         ("\ufeff0F0,0B0\n", "row 1, cell 1", "ufeff0F0"),
         ("0F0,0B0\x00\n", "row 1, cell 2", "0B0"),
         ("0F999999999,0B999999999\n", "micro-batches", "without 0"),
-        ("999999999F0,999999999B0\n", "stages", "without 0"),
         ("(0F0;0F0)OVERLAP_F_B,0B0\n", "row 1, cell 1", "0F0 again"),
     ],
 )
 def test_a_fault_is_named_with_its_place(text, place, words):
-    message = refusal(text)
-    assert f"{place}: got" in message if place else message.startswith("s.csv: got")
-    assert words in message
-    assert "expected" in message
-    assert "; try" in message
+    with refused_file("s.csv: ", f"{place}: got" if place else "s.csv: got", words):
+        read_csv_text(text, "s.csv")
 
 
 def test_faults_are_collected_and_three_of_them_shown():
@@ -191,12 +178,8 @@ ONE = [forward(0, 0), backward(0, 0)]
 )  # fmt: skip
 def test_what_the_csv_cannot_say_is_refused_with_the_reason(schedule, words):
     for write in (write_csv, write_csv_comms):
-        with pytest.raises(ScheduleError) as caught:
+        with refused(words, start=f"schedule {schedule.name!r}: "):
             write(schedule)
-        message = str(caught.value)
-        assert words in message
-        assert message.startswith(f"schedule {schedule.name!r}: ")
-        assert len(message.splitlines()) == 1
 
 
 def test_a_message_to_another_rank_than_its_stage_has_is_refused():

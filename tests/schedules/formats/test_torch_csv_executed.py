@@ -7,29 +7,24 @@ from pipesched.schedules.formats.torch_csv import read_csv
 from tests.executor import pipelines
 from tests.schedules.torch_schedules import constructed, loop, vee
 
-MODEL = "mlp:layers=16,width=8"
+MODEL = "mlp:layers=8,width=8"
 GENERATORS = [
-    ("ScheduleLoopedBFS", 4, 8, loop(4, 2)),
-    ("ScheduleInterleaved1F1B", 4, 8, loop(4, 3)),
-    ("ScheduleInterleavedZeroBubble", 4, 8, loop(4, 2)),
-    ("ScheduleZBVZeroBubble", 4, 8, vee(4)),
-    ("ScheduleDualPipeV", 4, 8, vee(4)),
-    ("ScheduleDualPipeV", 8, 16, vee(8)),
+    ("ScheduleLoopedBFS", 2, loop(2, 2)),
+    ("ScheduleInterleaved1F1B", 2, loop(2, 3)),
+    ("ScheduleInterleavedZeroBubble", 2, loop(2, 2)),
+    ("ScheduleZBVZeroBubble", 2, vee(2)),
+    ("ScheduleDualPipeV", 4, vee(4)),
 ]
 
 
-def assert_right(schedule):
+@pytest.mark.parametrize(("kind", "p", "stages"), GENERATORS)
+def test_what_pytorch_dumps_runs_here(tmp_path, kind, p, stages):
     """Compare every gradient by its own largest value: those of the first layers are small."""
+    constructed(kind, p, 2 * p, stages)._dump_csv(str(tmp_path / "theirs.csv"), format="compute_comms")
+    schedule = read_csv(tmp_path / "theirs.csv", steps=False)
     assert not find_faults(schedule)
     module, inputs, targets, loss = pipelines.whole_model(MODEL, 2 * schedule.num_microbatches)
     loss(module(inputs), targets).backward()
     run = pipelines.Local(schedule, MODEL).run()
     for parameter, whole in zip(run.parameters, module.parameters(), strict=True):
         pipelines.assert_equal([parameter.grad], [whole.grad])
-
-
-@pytest.mark.parametrize(("kind", "p", "m", "stages"), GENERATORS)
-def test_what_pytorch_dumps_runs_here(tmp_path, kind, p, m, stages):
-    path = tmp_path / "theirs.csv"
-    constructed(kind, p, m, stages)._dump_csv(str(path), format="compute_comms")
-    assert_right(read_csv(path, steps=False))

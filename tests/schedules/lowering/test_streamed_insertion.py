@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.schedules import Schedule, ScheduleError, make_generated_schedule, make_schedule, repeat
+from pipesched.schedules import Schedule, make_generated_schedule, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.builders.one_f_one_b_rr import generated_one_f_one_b_rr
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lowered_ranks
 from pipesched.schedules.ops import backward, forward
 from tests.properties import examples
-from tests.schedules.builder_rules import assert_one_line
+from tests.schedules.builder_rules import refused
 from tests.schedules.builders.test_one_f_one_b_rr import layouts
 from tests.schedules.hand_schedules import replicated, v_shaped
 
@@ -55,7 +55,7 @@ def test_what_is_lowered_stays_as_it_is():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wpipe", "1f1b_rr", "gpipe"])
+@pytest.mark.parametrize("name", ["1f1b_rr", "gpipe"])
 def test_a_list_without_an_end_is_lowered_in_little_memory(name):
     generated = repeat(build(name, 4, 8), 10**9) if name == "gpipe" else build_generated(name, 4, 10**9)
     for rank in (0, 3):
@@ -82,6 +82,5 @@ def test_lists_that_cannot_go_on_are_refused_where_they_stop():
     rows = [[backward(0, 0), forward(0, 0)], [forward(1, 0), backward(1, 0)]]
     stuck = make_generated_schedule("stuck", 2, 1, [lambda row=row: iter(row) for row in rows])
     assert stuck.held() == make_schedule("stuck", 2, 1, rows)
-    with pytest.raises(ScheduleError) as error:
+    with refused("stuck: cannot be lowered: rank 0 waits forever at op 0 (0B0)"):
         list(lowered_ranks(stuck, (1,))[1])
-    assert_one_line(str(error.value), "stuck: cannot be lowered: rank 0 waits forever at op 0 (0B0)")

@@ -6,23 +6,12 @@ from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
-from pipesched.schedules.builders.gpipe import gpipe
-from pipesched.schedules.builders.interleaved import interleaved
-from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.builders.pipedream import generated_pipedream, pipedream
+from pipesched.schedules.builders.pipedream import generated_pipedream
 from pipesched.schedules.ops import Compute, Overlap, Phase, Step, backward, computes, forward
 from pipesched.schedules.weights import staleness
-from pipesched.schedules.weights.versions import (
-    Agreement,
-    live_versions,
-    looks_ahead,
-    stashing_steps,
-    target,
-    uses,
-)
+from pipesched.schedules.weights.versions import Agreement, live_versions, looks_ahead, stashing_steps, target, uses
 from tests.properties import examples
-from tests.schedules.asynchronous_rules import agrees
-from tests.schedules.builder_rules import assert_one_line, most_in_flight
+from tests.schedules.builder_rules import refused
 from tests.schedules.hand_schedules import mixed_backwards, replicated
 
 ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
@@ -68,13 +57,13 @@ def random_lists(draw, in_order=True):
     return tuple(row)
 
 
-@examples(100)
+@examples(50)
 @given(random_lists())
 def test_what_is_held_is_the_newest_version_and_every_older_one_that_is_still_read(row):
     assert [(use.op, use.held) for use in uses(row, in_order=True)] == brute_force(row)
 
 
-@examples(100)
+@examples(50)
 @given(random_lists(in_order=False))
 def test_versions_may_go_back_in_a_list_that_is_known_to_its_end(row):
     assert [(use.op, use.held) for use in uses(row, in_order=False)] == brute_force(row)
@@ -152,13 +141,6 @@ def test_look_ahead_shortens_the_lag_once_there_is_something_to_predict_from():
     assert [(use.staleness, use.lag) for use in all_uses(schedule)] == [(2, 2), (1, -1), (0, 0), (0, 0)]
 
 
-@pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(3, 4), interleaved(2, 4, 2), replicated()], ids=str)
-def test_synchronous_schedules_are_consistent_never_stale_and_hold_one_version(schedule):
-    assert agrees(schedule)
-    assert {use.staleness for use in all_uses(schedule)} == {0}
-    assert set(live_versions(schedule).values()) == {1}
-
-
 def test_a_version_read_just_before_the_next_step_is_gone_when_that_step_is_done():
     # In the second list version 0 outlives the Step that makes version 2: then there are three.
     early = one_rank(forward(0, 0), Step(0), forward(0, 1, 1), backward(0, 0), Step(0), backward(0, 1, 1))
@@ -169,11 +151,6 @@ def test_a_version_read_just_before_the_next_step_is_gone_when_that_step_is_done
 
 def test_replicas_hold_their_own_versions():
     assert live_versions(replicated()) == {(0, 0): 1, (1, 1): 1, (2, 0): 1, (3, 1): 1}
-
-
-@pytest.mark.parametrize("schedule", [gpipe(3, 5), one_f_one_b(4, 3), interleaved(2, 6, 3), pipedream(4, 9)], ids=str)
-def test_in_flight_counts_forwards_ahead_of_their_backwards(schedule):
-    assert staleness(schedule).in_flight == tuple(most_in_flight(schedule))
 
 
 def test_a_split_backward_ends_with_its_weights():
@@ -201,9 +178,8 @@ def test_a_version_that_is_not_there_is_refused_with_the_op():
             "0F2 after 1 steps of stage 0: version 0 is over",
         ),
     ):
-        with pytest.raises(ScheduleError) as error:
+        with refused(text, "check the schedule"):
             list(uses(row, in_order=in_order))
-        assert_one_line(str(error.value), text, "check the schedule")
 
 
 def test_a_list_without_an_end_is_read_no_further_than_needed():
