@@ -1,5 +1,4 @@
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -51,23 +50,6 @@ def test_a_message_between_nodes_goes_through_the_nics_at_its_ends():
 )
 def test_devices_are_dealt_out_to_nics_as_evenly_as_can_be(num_devices, num_nics, nics):
     assert dealt(num_devices, num_nics) == nics
-
-
-@pytest.mark.parametrize(
-    ("nics", "said"),
-    [
-        ([[0, 9]], "nics.0: got devices [0, 9], expected some of 0 to 3"),
-        ([[]], "nics.0: got devices []"),
-        ([[0, 2]], "nics.0: got devices of several nodes"),
-        ([[0], [1, 0]], "nics.1: got a device again"),
-        ([[1, 1]], "nics.0: got a device again"),
-        ([[-1]], "nics.0.0: got -1"),
-    ],
-)
-def test_nics_that_cannot_be_are_refused_in_one_line(nics, said):
-    fields = json.loads(cluster_text(of_nodes(NODE, 2), "F"))
-    with pytest.raises(ProfileError, match=re.escape(said)):
-        read_cluster(json.dumps({**fields, "nics": nics}), "F")
 
 
 @pytest.mark.parametrize("name", machine_names())
@@ -152,26 +134,14 @@ def test_a_straggler_is_slower_by_its_factor_and_a_slow_link_both_ways():
 HANDED = Link(1e-3, 1e9, send_s=1e-4, send_s_per_byte=1e-10, post_s=5e-5, receive_s=6e-5, receive_s_per_byte=2e-10)
 
 
-def test_what_messages_and_ops_cost_the_ranks_survives_json():
-    cluster = replace(of_nodes(NODE, 2), intra=HANDED, devices=(Device(op_s=2e-5), *of_nodes(NODE, 2).devices[1:]))
-    assert read_cluster(cluster_text(cluster, "F"), "F") == cluster
-    assert cluster.has_hand_over
-
-
 def test_a_file_that_says_nothing_of_handing_over_costs_the_ranks_nothing():
     text = cluster_text(of_nodes(NODE, 2), "F")
     assert not {"send_s", "receive_s", "op_s"} & set(json.dumps(json.loads(text)).replace('"', " ").split())
     assert not read_cluster(text, "F").has_hand_over
 
 
-def test_a_negative_cost_of_a_message_is_refused():
-    fields = json.loads(cluster_text(replace(NODE, intra=HANDED), "F"))
-    fields["intra"]["post_s"] = -1
-    with pytest.raises(ProfileError, match=r"intra.post_s: got -1"):
-        read_cluster(json.dumps(fields), "F")
-
-
 def test_a_message_keeps_both_ranks_for_a_constant_and_for_its_bytes():
+    assert flat(2, HANDED).has_hand_over
     assert HANDED.sending_s(10**6) == pytest.approx(2e-4)
     assert HANDED.receiving_s(10**6) == pytest.approx(2.6e-4)
 
