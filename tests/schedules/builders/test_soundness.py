@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.ops import stages_of
 from tests.properties import examples
-from tests.schedules.asynchronous_rules import assert_runs
-from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_sound, most_in_flight
+from tests.schedules.asynchronous_rules import assert_stepped
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_ordered, assert_runs, most_in_flight
 from tests.schedules.builders.test_one_f_one_b_rr import layouts
 from tests.schedules.builders.test_pipedream import periods
 
@@ -157,10 +157,11 @@ def test_it_is_sound_with_its_stages_and_its_microbatches_in_flight(name, data):
     schedule = build(name, p, m, **{key: value for key, value in drawn.items() if key not in "pm"})
     stages = case.stages(**drawn)
     assert [stages_of(row) for row in schedule.ops] == stages
-    num_stages = 1 + max(map(max, stages))
+    assert (schedule.num_stages, schedule.num_microbatches) == (1 + max(map(max, stages)), m)
+    assert_runs(schedule)
     if CATALOGUE[name].traits.is_asynchronous:
-        assert_runs(schedule, num_stages, m, drawn.get("accumulate", 1))
+        assert_stepped(schedule, drawn.get("accumulate", 1))
     else:
-        assert_sound(schedule, num_stages, m)
+        assert_ordered(schedule)
     if case.in_flight is not None:
         assert most_in_flight(schedule) == case.in_flight(**drawn)
