@@ -36,10 +36,6 @@ def of(layers):
     return layers, functional.mse_loss, lambda n, seed: (torch.ones(n, 4), torch.zeros(n, 4))
 
 
-def around(layer):
-    return of([nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), layer), nn.Linear(4, 4)])
-
-
 def model(fault, layer, at, layers=3):
     return of([Faulty(fault, at) if index == layer else nn.Linear(4, 4) for index in range(layers)])
 
@@ -88,29 +84,16 @@ def sleeping_with_the_lock(layer: int):
     return model(lambda: ctypes.PyDLL(None).sleep(1000), layer, 2)
 
 
-class Narrowing(nn.Module):
-    """Gives another shape from its second forward on."""
-
-    calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return x[:, :2] if self.calls > 1 else x
-
-
-def narrowing():
-    return around(Narrowing())
-
-
 def with_a_slow_disk(seconds: float):
-    """What a rank writes takes long to be on its disk."""
+    """What a rank, a process of its own, writes takes long to be on its disk."""
     sync = os.fsync
 
     def slow_sync(file):
         time.sleep(seconds)
         sync(file)
 
-    os.fsync = slow_sync
+    if "RANK" in os.environ:
+        os.fsync = slow_sync
     return model(lambda: None, 0, None)
 
 

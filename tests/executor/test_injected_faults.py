@@ -1,67 +1,61 @@
 """Faults injected into runs of real processes; `benchmarks/fault_rows` has every kind, at random ranks and ops."""
 
-import re
 import time
 from collections import Counter
 
 import pytest
 
-from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor import ExecutionError, FaultSettings, RankFailed
 from pipesched.executor.core import lists_of
-from pipesched.executor.launch import named_in_step, read_fault, require_there
+from pipesched.executor.launch import Interference, named_in_step, read_fault, require_there
 from pipesched.executor.runs import launch, launch_training
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import build
-from pipesched.schedules.ops import Compute
+from pipesched.schedules.ops import forward
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.pipelines import job
-from tests.executor.test_training_processes import a_job
-
-BRIEF_S = 4.0
-
-
-def failure(inject, **fields):
-    given = {"iterations": 2, "timeout_s": BRIEF_S} | fields
-    with pytest.raises(RankFailed) as raised:
-        launch(job(build("1f1b", 2, 3), inject=(inject,), **given))
-    return str(raised.value)
+from tests.executor.checkpoint_runs import a_job
+from tests.executor.pipelines import Local, job
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("inject", "told"),
-    [
-        ("kill:rank=1,op=1B1", r"rank 1 failed at 1B1 \(micro-batch 1\): the process was killed by signal 9"),
-        ("raise:rank=1,op=1F0,run=1", r"rank 1 failed at 1F0 \(micro-batch 0\): a fault was injected here"),
-    ],
-    ids=lambda value: value.partition(",")[0],
-)
-def test_what_befalls_a_rank_is_told_with_its_op_and_when_is_noted(inject, told, tmp_path, monkeypatch):
+def test_a_killed_rank_is_told_with_its_op_and_the_time_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     times, begun_ns = tmp_path / "times", time.monotonic_ns()
     monkeypatch.setenv("PIPESCHED_FAULT_TIMES", str(times))
-    assert re.fullmatch(told, failure(inject))
+    told = r"rank 1 failed at 1B1 \(micro-batch 1\): the process was killed by signal 9"
+    with pytest.raises(RankFailed, match=f"^{told}$"):
+        launch(job(build("1f1b", 2, 3), inject=("kill:rank=1,op=1B1",), iterations=2))
     assert begun_ns < int(times.read_text()) < time.monotonic_ns()
 
 
-@pytest.mark.distributed
+def interferences(inject, num_ranks=2):
+    return [Interference(FaultSettings(inject=(inject,), is_finite_checked=True), 3, rank) for rank in range(num_ranks)]
+
+
 @pytest.mark.parametrize(
-    ("inject", "told"),
+    ("inject", "runs_before", "told"),
     [
-        ("nan:rank=1,op=1F1", "rank 1 failed at 1F1 (micro-batch 1): got NaN in the loss of stage 1, the first of"),
-        ("nan:rank=0,op=0B0", "rank 0 failed at 0B0 (micro-batch 0): got NaN in the gradient of 0."),
+        ("nan:rank=1,op=1F1", 0, "rank 1 failed at 1F1 (micro-batch 1): got NaN in the loss of stage 1, the first of"),
+        ("nan:rank=0,op=0B0", 0, "rank 0 failed at 0B0 (micro-batch 0): got NaN in the gradient of 0."),
+        ("raise:rank=1,op=1F0,run=1", 1, "rank 1 failed at 1F0 (micro-batch 0): a fault was injected here"),
     ],
 )
-def test_the_first_op_that_gives_nan_is_named_with_stage_and_micro_batch(inject, told):
-    assert failure(inject, is_finite_checked=True).startswith(told)
+def test_an_op_that_raises_or_is_the_first_to_give_nan_is_named_with_its_micro_batch(inject, runs_before, told):
+    run = Local(build("1f1b", 2, 3))
+    run.ranks = [fault.on(rank) for fault, rank in zip(interferences(inject), run.ranks, strict=True)]
+    run.run(times=runs_before)
+    with pytest.raises(RankFailed) as raised:
+        run.run()
+    assert str(raised.value).startswith(told)
 
 
-@pytest.mark.distributed
 def test_a_slow_rank_computes_so_many_times_as_long():
-    costs = StageCosts((StageCost(0.02, 0.02),) * 2, origin="by hand")
-    timeline = launch(job(build("gpipe", 2, 2), None, emulate=costs, inject=("slow:rank=1,factor=3",))).timeline
-    seconds = [span.end_s - span.start_s for span in timeline.spans if isinstance(span.op, Compute) and span.rank == 1]
-    assert min(seconds) >= 0.06  # a busy machine makes it longer, nothing shorter
+    (slow,) = interferences("slow:rank=0,factor=3", 1)
+    begun_s = time.perf_counter()
+    end = slow.probe(forward(0, 0), None)
+    time.sleep(0.02)
+    end(None)
+    assert time.perf_counter() - begun_s >= 0.06  # a busy machine makes it longer, nothing shorter
 
 
 @pytest.mark.parametrize(
@@ -113,7 +107,7 @@ def test_a_fault_befalls_a_training_in_its_step():
     with pytest.raises(
         RankFailed, match=r"^rank 0 failed at 0F9(@2)? \(micro-batch 9\): got NaN in the output of stage 0"
     ):
-        launch_training(a_job("1f1b", inject=("nan:rank=0,op=0F1,step=2",), is_finite_checked=True))
+        launch_training(a_job("1f1b", steps=3, inject=("nan:rank=0,op=0F1,step=2",), is_finite_checked=True))
 
 
 def test_emulated_stages_have_no_numbers():

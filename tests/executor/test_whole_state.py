@@ -10,8 +10,11 @@ from torch import nn
 import pipesched
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import StateError, load_whole_state, weight_file, whole_state
+from pipesched.executor.emulation import emulated_stages
+from pipesched.executor.training import save_stages
 from pipesched.profiles.costs import uniform
 from pipesched.profiles.models import Model, build_layers, resolve_model
+from pipesched.schedules.ops import forward
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.tied_models import MODELS
 
@@ -168,7 +171,10 @@ def test_a_run_without_its_weights_does_not_begin(name, tmp_path):
         pipesched.verify(TIED, [lists], weights=path)
 
 
-def test_emulated_stages_take_no_weights(tmp_path):
+def test_emulated_stages_take_and_save_no_weights(tmp_path):
+    stages = emulated_stages([forward(0, 0)], uniform(1, 0.01, 0.02), "sleep")
+    with pytest.raises(ExecutionError, match=r"save: got .*, expected none: stage 0 is emulated and has no weights"):
+        save_stages(tmp_path, None, [], stages)
     save_file({}, tmp_path / "none.safetensors")
     costs = pipesched.Setup(uniform(2, 0.01, 0.02))
     with pytest.raises(ExecutionError, match=r"weights: got .* with costs to emulate, expected none: emulated stages"):
@@ -176,8 +182,11 @@ def test_emulated_stages_take_no_weights(tmp_path):
 
 
 @pytest.mark.distributed
-def test_runs_begin_with_the_weights_of_a_file(tmp_path):
-    """The first batch has the losses of the plain module with these weights; the export has its weights after."""
+def test_runs_begin_with_the_weights_of_a_file_and_save_what_becomes_of_them(tmp_path):
+    """The first batch has the losses of the plain module with these weights; files and export have its weights after.
+
+    The files of the stages have its names together, also if a stage has a tensor under two names.
+    """
     model, path = resolve_model(TIED), tmp_path / "whole.safetensors"
     module = build_layers(model, 0, 8, seed=0, dtype=torch.float64)
     module.load_state_dict(drawn(module))
@@ -185,42 +194,32 @@ def test_runs_begin_with_the_weights_of_a_file(tmp_path):
     inputs, targets = model.batch(8, 0)
     loss = model.loss(module(inputs), targets)
     asked = {"optimizer": "sgd", "lr": 0.1, "dtype": "float64", "weights": str(path)}
-    run = pipesched.run(pipesched.build("1f1b", 2, 4), TIED, microbatch_size=2, iterations=1, warmup=0, **asked)
+    run = pipesched.run(
+        pipesched.build("1f1b", 2, 4), TIED, microbatch_size=2, iterations=1, warmup=0, save=str(tmp_path),
+        partition="7,1", **asked,
+    )  # fmt: skip
     assert run.first_loss == pytest.approx(loss.item(), rel=1e-12)
     loss.backward()
     torch.optim.SGD(module.parameters(), lr=0.1).step()
+    first, last = (load_file(tmp_path / f"stage{stage}.safetensors") for stage in range(2))
+    assert last.keys() == {"7.embedding.weight"}
+    states = [first | last]
     spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)
     for is_distributed in (False, True):
         export = tmp_path / f"after{is_distributed}.safetensors"
         pipesched.train(TIED, spec, batch_size=8, num_steps=1, is_distributed=is_distributed, export=export, **asked)
-        for name, tensor in load_file(export).items():
+        states.append(load_file(export))
+    for state in states:
+        assert state.keys() == module.state_dict().keys()
+        for name, tensor in state.items():
             torch.testing.assert_close(tensor, module.state_dict()[name], rtol=0, atol=1e-12)
 
 
-@pytest.mark.distributed
-def test_saved_stages_have_the_names_of_the_whole_model(tmp_path):
-    """The files together are the state dict of the module, also if a stage has a tensor under two names."""
-    pipesched.run(
-        pipesched.build("1f1b", 2, 4), TIED, save=str(tmp_path), iterations=1, warmup=0, optimizer="sgd", lr=0.0,
-        partition="7,1",
-    )  # fmt: skip
-    files = [load_file(tmp_path / f"stage{stage}.safetensors") for stage in range(2)]
-    state = build_layers(resolve_model(TIED), 0, 8, seed=0).state_dict()
-    assert files[1].keys() == {"7.embedding.weight"}
-    assert (files[0] | files[1]).keys() == state.keys()
-    assert all(torch.equal(tensor, state[name]) for file in files for name, tensor in file.items())
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("is_distributed", [False, True])
-def test_weights_of_another_model_end_a_run_with_one_line(is_distributed, tmp_path):
+def test_weights_of_another_model_end_a_run_with_one_line(tmp_path):
     save_file({"0.weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)
     with pytest.raises(
         ExecutionError, match=r"weights: .*other\.safetensors: tensor '.*': got .*; try the state"
     ) as raised:
-        pipesched.train(
-            TIED, spec, batch_size=8, num_steps=1, is_distributed=is_distributed,
-            weights=str(tmp_path / "other.safetensors"),
-        )  # fmt: skip
+        pipesched.train(TIED, spec, batch_size=8, num_steps=1, weights=str(tmp_path / "other.safetensors"))
     assert "\n" not in str(raised.value)
