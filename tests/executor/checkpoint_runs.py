@@ -10,6 +10,7 @@ import pytest
 from pipesched.executor import ExecutionError
 from pipesched.executor.launch import CheckpointSettings, RunSpec, Train
 from pipesched.executor.runs import train_locally, training_of
+from pipesched.profiles.models import resolve_model
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import even_bounds
@@ -32,20 +33,21 @@ SCHEMES = {
 }
 
 
-def a_job(scheme, folder, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, learning=None, **fields):
+def a_job(scheme, folder=None, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, training=None, **fields):
+    """Return a job, with checkpoints if there is a folder for them; `training` has more fields of `Train`."""
     given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "model": MODEL, **SCHEMES.get(scheme, {}), **fields}
     parameters, name = given.pop("parameters", {}), given.pop("name", scheme)
     schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4, parameters=parameters)
     settings = CheckpointSettings(folder=str(folder), every=every, start=start and str(start))
     settings = None if folder is None else settings
-    given.setdefault("bounds", even_bounds(LAYERS, schedule_spec.run(steps).lists(steps).num_stages))
-    job = Train(schedule_spec=schedule_spec, num_steps=steps, batch_size=8, checkpoints=settings, **learning or {})
+    num_layers = len(resolve_model(given["model"]).layers)
+    given.setdefault("bounds", even_bounds(num_layers, schedule_spec.run(steps).lists(steps).num_stages))
+    job = Train(schedule_spec=schedule_spec, num_steps=steps, batch_size=8, checkpoints=settings, **training or {})
     return RunSpec(job=job, **given)
 
 
 def locally(job, on_step=None, **how):
-    training = training_of(job)
-    return train_locally(training, on_step, **how)
+    return train_locally(training_of(job), on_step, **how)
 
 
 @cache

@@ -23,6 +23,13 @@ def written(tmp_path):
     return tmp_path
 
 
+def rewritten(checkpoint, **fields):
+    """Give the index of a checkpoint other fields, and the digest that fits; return it as it was."""
+    index = read_index(checkpoint)
+    write_index(checkpoint, replace(index, **fields))
+    return index
+
+
 def test_damage_is_told_with_the_file_and_the_last_good_checkpoint(written):
     newest, good = written / "step00000008", written / "step00000006"
     assert find_checkpoint(written)[0] == newest
@@ -67,8 +74,7 @@ def test_a_file_that_does_not_fit_into_memory_is_refused_unread(written):
     """A hole of some terabytes takes no room on disk, and an index that says so may come from anybody."""
     newest, file = written / "step00000008", "rank1-stage1.safetensors"
     os.truncate(newest / file, 2**43)
-    index = read_index(newest)
-    write_index(newest, replace(index, files={**index.files, file: FileDigest(num_bytes=2**43, sha256="0" * 64)}))
+    rewritten(newest, files={**read_index(newest).files, file: FileDigest(num_bytes=2**43, sha256="0" * 64)})
     assert refused(find_checkpoint, written).startswith(f"{newest / file}: got {2**43} bytes, expected at most the ")
 
 
@@ -76,8 +82,7 @@ def forged(checkpoint, file, **tensors):
     """Give a file of a checkpoint other tensors, by their names with _ for a point, and the digests that fit them."""
     held = load_file(checkpoint / file) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}
     digest = write_lasting(checkpoint / file, save({name: held[name] for name in held if held[name] is not None}))
-    index = read_index(checkpoint)
-    write_index(checkpoint, replace(index, files={**index.files, file: digest}))
+    rewritten(checkpoint, files={**read_index(checkpoint).files, file: digest})
 
 
 WEIGHT, BUFFER = "weights__0__linear__weight", "optimizer__0__linear__weight__momentum_buffer"
@@ -132,12 +137,12 @@ def test_scores_of_another_type_and_an_index_of_other_steps_or_stages_are_refuse
     assert "expected 'scores', float64 of shape (8, 2)" in refused(
         locally, a_job("1f1b", written, start=start, steps=9)
     )
-    index = read_index(written / "step00000006")
-    write_index(written / "step00000006", replace(index, run=replace(index.run, partition="2,2,2")))
-    message = refused(locally, a_job("gpipe", written, start=written / "step00000006"))
+    earlier = written / "step00000006"
+    index = rewritten(earlier, run=replace(read_index(earlier).run, partition="2,2,2"))
+    message = refused(locally, a_job("gpipe", written, start=earlier))
     assert "run.partition: got '2,2,2', expected the layers of each of the 2 stages" in message
-    write_index(written / "step00000006", replace(index, steps=5))
-    assert "steps: got 5, expected 6, as its folder is named" in refused(find_checkpoint, written / "step00000006")
+    write_index(earlier, replace(index, steps=5))
+    assert "steps: got 5, expected 6, as its folder is named" in refused(find_checkpoint, earlier)
 
 
 def test_an_index_of_an_earlier_version_is_told_from_a_damaged_one(written):
@@ -217,8 +222,7 @@ def test_an_index_with_a_wrong_value_anywhere_is_refused_in_a_line(written):
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "rank0-stage99999999999.safetensors", "", "a\0b"])
 def test_an_index_names_files_of_its_own_folder_only(name, written):
     start = written / "step00000008"
-    index = read_index(start)
-    write_index(start, replace(index, files={**index.files, name: FileDigest(num_bytes=0, sha256="0" * 64)}))
+    rewritten(start, files={**read_index(start).files, name: FileDigest(num_bytes=0, sha256="0" * 64)})
     message = refused(find_checkpoint, start)
     assert message.startswith(f"{start / 'index.json'}: files.")
     assert "expected" in message
@@ -227,23 +231,21 @@ def test_an_index_names_files_of_its_own_folder_only(name, written):
 @pytest.mark.parametrize("partition", ["", "6,x", "3,-3", "3, 3", "٣,٣", "9" * 5000, "0,6", "3.0,3", ","])
 def test_a_partition_that_is_no_list_of_layers_is_refused(partition, written):
     start = written / "step00000006"
-    index = read_index(start)
-    write_index(start, replace(index, run=replace(index.run, partition=partition)))
+    rewritten(start, run=replace(read_index(start).run, partition=partition))
     assert refused(read_index, start).startswith(f"{start / 'index.json'}: run.partition: got ")
 
 
 @pytest.mark.parametrize("partition", ["6", "1,1,1,1,1,1", "1,1", "999999999,999999999"])
 def test_a_partition_of_another_model_is_refused(partition, written):
     start = written / "step00000006"
-    index = read_index(start)
-    write_index(start, replace(index, run=replace(index.run, partition=partition)))
+    rewritten(start, run=replace(read_index(start).run, partition=partition))
     assert "expected" in refused(locally, a_job("gpipe", written, start=start))
 
 
 def test_a_checkpoint_without_one_of_its_files_is_refused(written):
     start = written / "step00000006"
-    index = read_index(start)
-    for missing in index.files:
-        write_index(start, replace(index, files={name: index.files[name] for name in index.files if name != missing}))
-        assert "expected" in refused(locally, a_job("gpipe", written, start=start))
-        assert "expected" in refused(locally, a_job("1f1b", written, start=start))
+    files = read_index(start).files
+    for missing in files:
+        rewritten(start, files={name: files[name] for name in files if name != missing})
+        for scheme in ("gpipe", "1f1b"):
+            assert "expected" in refused(locally, a_job(scheme, written, start=start))

@@ -3,30 +3,14 @@
 import pytest
 import torch
 
-from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
-from pipesched.schedules.transforms import ScheduleSpec
+from tests.executor.checkpoint_runs import a_job
 from tests.executor.elastic_loop import by_hand
-from tests.executor.pipelines import even_bounds
 
 NAME, BATCH = "digits:width=8,blocks=6", 8
 MODEL = resolve_model(NAME)
-
-
-def training(num_steps, name="avgpipe", num_microbatches=4, averaging="asynchronous", learning=None, **parameters):
-    schedule_spec = ScheduleSpec(name=name, num_ranks=2, num_microbatches=num_microbatches, parameters=parameters)
-    spec = RunSpec(
-        job=Train(schedule_spec=schedule_spec, num_steps=num_steps, batch_size=BATCH, **learning or {}),
-        model=NAME,
-        bounds=even_bounds(len(MODEL.layers), 2),
-        optimizer="momentum",
-        lr=0.05,
-        dtype="float64",
-        averaging=averaging,
-    )
-    return training_of(spec, MODEL)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +26,10 @@ def training(num_steps, name="avgpipe", num_microbatches=4, averaging="asynchron
 )
 @pytest.mark.parametrize("averaging", ["synchronous", "asynchronous"])
 def test_losses_are_those_of_the_plain_loop_and_the_reference_is_judged(averaging, learning, rate):
-    setup = training(6, num_microbatches=8, averaging=averaging, learning=learning, pipelines=2)
+    job = a_job("avgpipe", steps=6, model=NAME, averaging=averaging, training=learning, seed=0, dtype="float64")
+    setup = training_of(job)
     run = setup.run
-    assert (run.pipelines, run.microbatches_per_step, run.microbatch_size(BATCH)) == (2, 8, 2)
+    assert (run.pipelines, run.microbatches_per_step, run.microbatch_size(BATCH)) == (2, 4, 4)
     result = train_locally(setup)
     data = []
     for step in range(6):
@@ -56,10 +41,3 @@ def test_losses_are_those_of_the_plain_loop_and_the_reference_is_judged(averagin
     torch.nn.utils.vector_to_parameters(expected[-1][1], whole.parameters())
     x, y = MODEL.held_out()
     assert result.held_out.loss == pytest.approx(MODEL.loss(whole(x.double()), y).item(), rel=1e-12)
-
-
-def test_one_pipeline_trains_as_its_schedule_alone_does_bit_for_bit():
-    setups = (training(5, pipelines=1), training(5, "1f1b_afp"))
-    alone, plain = (train_locally(setup) for setup in setups)
-    assert setups[0].run.pipelines == 1
-    assert alone == plain

