@@ -63,7 +63,6 @@ def main(arguments):
         try:
             answers[path.stem] = losses(path.read_text(), path.name, f"file://{folder}/{path.stem}.store")
         except (ExecutionError, ValueError) as error:
-            answers[path.stem] = str(error)
-            break  # the ranks are not together any more
+            answers[path.stem] = str(error)  # the ranks meet again for the next one
     print(json.dumps(answers), flush=True)
     return 0

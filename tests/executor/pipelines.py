@@ -14,6 +14,7 @@ from pipesched.executor.core import HostClock, Recorder, build_stages, make_batc
 from pipesched.executor.core.layer_rng import draw_seed
 from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import local_ranks, run_local
+from pipesched.executor.training.batches import step_seed
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model, build_layers, resolve_model
 from pipesched.schedules import ScheduleError
@@ -121,20 +122,70 @@ def whole_model(text, num_samples, seed=0):
     return module, inputs, targets, model.loss
 
 
-def whole_gradients(model, num_microbatches, seed=0, size=2):
-    """Run `model` in one piece, one micro-batch after the other; return the gradients of the mean loss, in float64.
+def parts_of(value, count):
+    """Cut a batch, a tensor or a tuple of tensors, into parts, in float64."""
+    if isinstance(value, tuple):
+        return list(zip(*(parts_of(tensor, count) for tensor in value), strict=True))
+    return list((value.double() if value.is_floating_point() else value).chunk(count))
+
+
+def whole_run(model, num_microbatches, seed=0, size=2):
+    """Run `model` in one piece, one micro-batch after the other, in float64.
 
     What a layer draws belongs to (seed, layer, run, micro-batch) and to nothing else.
+
+    Returns:
+        The loss of each micro-batch, and the gradients of the mean loss, each a tensor or None.
     """
     module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
-    inputs, targets = (x.double() if x.is_floating_point() else x for x in model.batch(size * num_microbatches, seed))
-    for i in range(num_microbatches):
-        x = inputs[size * i : size * (i + 1)]
+    inputs, targets = (parts_of(value, num_microbatches) for value in model.batch(size * num_microbatches, seed))
+    losses = []
+    for i, (x, y) in enumerate(zip(inputs, targets, strict=True)):
         for number, layer in enumerate(module):
             torch.default_generator.manual_seed(draw_seed(seed, number, 0, i))
             x = layer(x)
-        (model.loss(x, targets[size * i : size * (i + 1)]) / num_microbatches).backward()
-    return [parameter.grad for parameter in module.parameters()]
+        losses.append(model.loss(x, y))
+        (losses[-1] / num_microbatches).backward()
+    return [loss.item() for loss in losses], [parameter.grad for parameter in module.parameters()]
+
+
+def whole_gradients(model, num_microbatches, seed=0, size=2):
+    return whole_run(model, num_microbatches, seed, size)[1]
+
+
+def plain_loop(model, num_steps, batch_size=16, make=None, rate=lambda step: 1.0, seed=3):
+    """Train the whole model in float64, by momentum or the optimizer that `make` returns for its parameters.
+
+    The learning rate of step k is multiplied by rate(k).
+
+    Returns:
+        (losses, accuracies) of the steps, then loss and accuracy of the held-out samples; accuracies are None if there
+        are no classes, and the last two if there are no such samples.
+    """
+    module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
+    make = make or (lambda parameters: torch.optim.SGD(parameters, 0.05, momentum=0.9))
+    optimizer = make(module.parameters())
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+
+    def judged(samples):
+        (x,), (y,) = (parts_of(value, 1) for value in samples)
+        output = module(x)
+        has_classes = isinstance(y, torch.Tensor) and not y.is_floating_point()
+        return model.loss(output, y), (output.argmax(-1) == y).double().mean().item() if has_classes else None
+
+    losses, accuracies = [], []
+    for step in range(num_steps):
+        loss, accuracy = judged(model.batch(batch_size, step_seed(seed, step)))
+        losses.append(loss.item())
+        accuracies.append(accuracy)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    if model.held_out is None:
+        return losses, accuracies, None, None
+    loss, accuracy = judged(model.held_out())
+    return losses, accuracies, loss.item(), accuracy
 
 
 def assert_equal(tensors, expected, relative=1e-12):

@@ -56,7 +56,7 @@ def test_a_model_with_frozen_parts_trains_as_without_a_pipeline(name, recompute,
 
 @pytest.mark.distributed
 def test_a_model_with_frozen_parts_trains_as_without_a_pipeline_in_processes(tmp_path):
-    weights = trained(tmp_path / "w.safetensors", "1f1b", 3, is_distributed=True, recompute="all")
+    weights = trained(tmp_path / "w.safetensors", "1f1b", is_distributed=True, recompute="all")
     require_same(weights, plain_loop())
 
 

@@ -3,21 +3,19 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs import train_locally, training_of
-from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.io import Plan, Predicted
-from pipesched.profiles.models import build_layers
+from pipesched.profiles.models import resolve_model
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.job_sequence_ranks import run_together
-from tests.executor.runs.test_local_training import MODEL, plain_loop
+from tests.executor.pipelines import plain_loop
 
 pytestmark = pytest.mark.distributed
 
-STEPS = 3
-BATCH = 16
+MODEL = resolve_model("mlp:layers=8,width=8")
+STEPS, BATCH = 3, 16
 
 
 def a_plan(partition, microbatch_size, compression=None, **schedule_spec):
@@ -36,80 +34,54 @@ PLANS = {
     "four deep, uneven, split backward": a_plan((1, 3, 3, 1), 2, name="zb_h1", num_ranks=4, num_microbatches=8),
     "two stages on a rank": a_plan((1,) * 8, 2, name="zbv", num_ranks=4, num_microbatches=8),
     "copies of both directions": a_plan((6, 2), 2, name="chimera", num_ranks=2, num_microbatches=4, width=2),
-    "compressed": replace(TWO_BY_TWO, compression="half"),
 }
-STALE = {
+OTHERWISE = {
     "one version behind": a_plan((3, 5), 8, name="pipedream", num_ranks=2, num_microbatches=1, width=2),
     "predicted": a_plan((3, 5), 8, name="pipeoptim", num_ranks=2, num_microbatches=1, width=2),
     "two stages on a rank, two versions": a_plan((1,) * 8, 4, name="wpipe", num_ranks=4, num_microbatches=4),
     "replicas in turns": a_plan((3, 3, 2), 8, name="1f1b_rr", num_ranks=4, num_microbatches=2),
+    "compressed": replace(TWO_BY_TWO, compression="half"),
+    "averaged": a_plan((3, 5), 8, name="avgpipe", num_ranks=2, num_microbatches=2, parameters={"pipelines": 2}),
+    "clipped": replace(
+        TWO_BY_TWO, schedule_spec=replace(TWO_BY_TWO.schedule_spec, placement="data", step_barrier=True)
+    ),
+    "clipped, two stages on a rank": a_plan(
+        (2,) * 4, 2, name="interleaved", num_ranks=2, num_microbatches=4, width=2, step_barrier=True
+    ),
 }
-PLANS |= STALE
+PLANS |= OTHERWISE
 
 
-def to_job(plan):
+FIELDS = {"averaged": {"averaging": "synchronous"}} | {
+    name: {"clip_grad_norm": 0.05} for name in ("clipped", "clipped, two stages on a rank")
+}
+"""Fields of a job that no plan has."""
+
+
+def to_job(name):
+    plan = PLANS[name]
     assert plan.run(STEPS).lists(STEPS).num_ranks == 4
     return RunSpec(
         job=Train(schedule_spec=plan.schedule_spec, num_steps=STEPS, batch_size=plan.batch_size),
         model=plan.model, bounds=plan.bounds, compression=plan.compression, dtype="float64",
-        optimizer="momentum", lr=0.05, seed=3,
+        optimizer="momentum", lr=0.05, seed=3, **FIELDS.get(name, {}),
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory):
     """All plans on the same processes."""
-    return run_together({name: to_job(plan) for name, plan in PLANS.items()}, 4, tmp_path_factory.mktemp("plans"))
+    return run_together({name: to_job(name) for name in PLANS}, 4, tmp_path_factory.mktemp("plans"))
 
 
-@pytest.mark.parametrize("name", sorted(PLANS.keys() - STALE.keys() - {"compressed"}))
+@pytest.mark.parametrize("name", sorted(PLANS.keys() - OTHERWISE.keys()))
 def test_the_losses_are_those_of_the_model_in_one_piece(losses, name):
-    assert losses[name] == pytest.approx(plain_loop(STEPS)[0], rel=1e-9)
+    assert losses[name] == pytest.approx(plain_loop(MODEL, STEPS)[0], rel=1e-9)
 
 
-class Halved(torch.autograd.Function):
-    """A boundary between stages: what crosses it, either way, is rounded to the eleven bits of half precision."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return rounded(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return rounded(g)
-
-
-def rounded(x):
-    scale = 2.0 ** (15 - torch.frexp(x.abs().max()).exponent)
-    return (x * scale).half().double() / scale
-
-
-def rounded_loop():
-    """Train the whole model, its boundary rounded; return the losses."""
-    first, last = (build_layers(MODEL, *bounds, seed=3, dtype=torch.float64) for bounds in TWO_BY_TWO.bounds)
-    optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], 0.05, momentum=0.9)
-    step_losses = []
-    for step in range(STEPS):
-        x, y = MODEL.batch(BATCH, step_seed(3, step))
-        parts = [
-            MODEL.loss(last(Halved.apply(first(part))), target)
-            for part, target in zip(x.double().chunk(4), y.chunk(4), strict=True)
-        ]
-        optimizer.zero_grad()
-        for loss in parts:
-            loss.backward(torch.tensor(0.25, dtype=torch.float64))
-        optimizer.step()
-        step_losses.append(sum(loss.item() for loss in parts) / 4)
-    return step_losses
-
-
-def test_compressed_messages_lose_what_half_precision_loses_and_nothing_else(losses):
-    assert losses["compressed"] == pytest.approx(rounded_loop(), rel=1e-9)
-    assert losses["compressed"] != pytest.approx(plain_loop(STEPS)[0], rel=1e-9)
-
-
-@pytest.mark.parametrize("name", STALE)
-def test_copies_that_read_stale_weights_train_as_in_one_process(losses, name):
-    local = train_locally(training_of(to_job(PLANS[name])))
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_trains_otherwise_than_the_plain_loop_does_so_as_in_one_process(losses, name):
+    """With stale weights, averaged, with clipped gradients or with messages in half precision."""
+    local = train_locally(training_of(to_job(name)))
     assert losses[name] == pytest.approx([scores.loss for scores in local.steps], rel=1e-12, abs=0)
-    assert losses[name] != pytest.approx(plain_loop(STEPS)[0], rel=1e-6), "nothing is stale"
+    assert losses[name] != pytest.approx(plain_loop(MODEL, STEPS)[0], rel=1e-9)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 import torch
@@ -11,16 +12,15 @@ from pipesched.executor import RankFailed
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs import local_training, train_locally, training_of, training_setup
 from pipesched.executor.training import LossHistory, RunDiverged, Scores
-from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.pipelines import even_bounds
+from tests.executor.pipelines import even_bounds, plain_loop
 from tests.properties import thinned
 
 MODEL = resolve_model("digits:width=8,blocks=6")
 GPT = resolve_model("gpt:layers=2,width=16,heads=2,context=8")
-SYNCHRONOUS = ["gpipe", "1f1b", "zb_h1", "interleaved", "dualpipe_v", "data_parallel", "chimera"]
+SYNCHRONOUS = ["gpipe", "zbv", "1f1b", "interleaved", "zb_h1", "chimera", "dualpipe_v", "data_parallel"]
 
 
 def trained(
@@ -38,36 +38,7 @@ def trained(
     return train_locally(training_of(spec, model), on_step, every)
 
 
-def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3, optimizer=None, rate=None):
-    """Train the whole model; return (losses, accuracies, held-out loss, held-out accuracy).
-
-    The learning rate of step k is multiplied by rate(k).
-    """
-    module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
-    make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr, momentum=0.9))
-    optimizer = make(module.parameters())
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate or (lambda step: 1.0))
-    losses, accuracies = [], []
-    for step in range(num_steps):
-        x, y = model.batch(batch_size, step_seed(seed, step))
-        output = module(x.double() if x.is_floating_point() else x)
-        loss = model.loss(output, y)
-        losses.append(loss.item())
-        accuracies.append((output.argmax(-1) == y).double().mean().item())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
-    x, y = model.held_out()
-    output = module(x.double() if x.is_floating_point() else x)
-    held_out = (model.loss(output, y).item(), (output.argmax(-1) == y).double().mean().item())
-    return losses, accuracies, *held_out
-
-
-@pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_a_synchronous_schedule_trains_as_the_whole_model_does(name):
-    result = trained(name, 12)
-    losses, accuracies, held_out_loss, held_out_accuracy = plain_loop(12)
+def require_same(result, losses, accuracies, held_out_loss, held_out_accuracy):
     assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-10)
     assert [scores.accuracy for scores in result.steps] == pytest.approx(accuracies)
     assert result.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
@@ -76,6 +47,7 @@ def test_a_synchronous_schedule_trains_as_the_whole_model_does(name):
 
 
 RATES = {
+    "constant": ({}, lambda k: 1.0),
     "step": (
         {"lr_schedule": "step", "lr_milestones": (4, 9), "lr_factor": 0.3},
         lambda k: 0.3 ** ((k >= 4) + (k >= 9)),
@@ -100,14 +72,13 @@ RATES = {
 }
 
 
-@pytest.mark.parametrize(("name", "rate"), thinned(["gpipe", "1f1b"], RATES))
-def test_the_learning_rate_of_a_step_is_that_of_the_closed_form(name, rate):
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [*zip(SYNCHRONOUS, cycle(["constant", "warm-up and step"])), *thinned(["gpipe", "1f1b"], RATES)],
+)
+def test_a_synchronous_schedule_trains_as_the_whole_model_does_at_the_rate_of_the_closed_form(name, rate):
     learning, factor = RATES[rate]
-    result = trained(name, 12, learning=learning)
-    losses, accuracies, held_out_loss, _ = plain_loop(12, rate=factor)
-    assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-10)
-    assert [scores.accuracy for scores in result.steps] == pytest.approx(accuracies)
-    assert result.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
+    require_same(trained(name, 12, learning=learning), *plain_loop(MODEL, 12, rate=factor))
 
 
 OPTIMIZERS = {
@@ -125,30 +96,19 @@ OPTIMIZERS = {
 def test_an_optimizer_with_its_settings_is_that_of_pytorch(name, optimizer):
     own, settings, make = OPTIMIZERS[optimizer]
     result = trained(name, 12, learning={**settings, "lr_schedule": "cosine"}, optimizer=own)
-    losses = plain_loop(12, optimizer=make, rate=RATES["cosine"][1])[0]
+    losses = plain_loop(MODEL, 12, make=make, rate=RATES["cosine"][1])[0]
     assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-10)
-
-
-@pytest.mark.parametrize("name", ["zbv", "chimera", "interleaved", "data_parallel"])
-def test_other_synchronous_schedules_follow_a_learning_rate_too(name):
-    learning, factor = RATES["warm-up and step"]
-    losses = plain_loop(12, rate=factor)[0]
-    assert [scores.loss for scores in trained(name, 12, learning=learning).steps] == pytest.approx(losses, rel=1e-10)
 
 
 @pytest.mark.parametrize("name", ["pipedream", "xpipe"])
 def test_on_one_rank_a_scheme_is_ordinary_training(name):
     result = trained(name, 12, num_ranks=1)
-    assert [scores.loss for scores in result.steps] == pytest.approx(plain_loop(12)[0], rel=1e-10)
+    assert [scores.loss for scores in result.steps] == pytest.approx(plain_loop(MODEL, 12)[0], rel=1e-10)
 
 
 def test_tokens_have_an_accuracy_too():
     result = trained("gpipe", 4, model=GPT, batch_size=8)
-    losses, accuracies, held_out_loss, held_out_accuracy = plain_loop(4, model=GPT, batch_size=8)
-    assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-10)
-    assert [scores.accuracy for scores in result.steps] == pytest.approx(accuracies)
-    assert result.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
-    assert result.held_out.accuracy == pytest.approx(held_out_accuracy)
+    require_same(result, *plain_loop(GPT, 4, batch_size=8))
 
 
 def test_numbers_to_be_hit_have_no_accuracy_and_a_model_without_held_out_samples_no_judgement():
@@ -253,12 +213,16 @@ def test_a_layer_that_fails_is_named_with_rank_and_op():
         trained("gpipe", 2, model=replace(MODEL, layers=layers))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize(
-    ("name", "fields"), [("gpipe", {}), ("pipeoptim", {}), ("xpipe", {"prediction": PredictionRule.MOMENTUM})]
+    ("name", "fields"),
+    [
+        ("gpipe", {"optimizer": "sgd"}),
+        ("pipeoptim", {}),
+        ("xpipe", {"prediction": PredictionRule.MOMENTUM}),
+    ],
 )
-def test_sgd_trains_in_float16(name, fields, optimizer):
-    result = trained(name, 20, **({"dtype": "float16", "optimizer": optimizer, "lr": 0.01} | fields))
+def test_sgd_trains_in_float16(name, fields):
+    result = trained(name, 20, dtype="float16", lr=0.01, **fields)
     assert result.diverged is None
     assert len(result.steps) == 20
     assert all(math.isfinite(scores.loss) for scores in result.steps)

@@ -1,6 +1,5 @@
 """Several processes over gloo, started as the command line does, against the model in one piece."""
 
-import math
 from itertools import pairwise
 
 import pytest
@@ -117,21 +116,15 @@ def test_the_median_run_is_the_timeline(measured):
 @pytest.mark.parametrize("how", ["sleep", "busy"])
 def test_emulated_stages_take_at_least_their_time_with_messages_of_their_size(how):
     cost = StageCost(0.004, 0.006, step_s=0.002, output_bytes=100_000)
-    costs = StageCosts((cost,) * 4, origin="by hand")
-    run = launch(job(build("1f1b", 4, 4), None, emulate=costs, how=how, dtype="float32"))
+    costs = StageCosts((cost,) * 2, origin="by hand")
+    run = launch(job(build("1f1b", 2, 4), None, emulate=costs, how=how, dtype="float32"))
     seconds = {"F": 0.004, "B": 0.006}
     for span in run.timeline.work:
         parts = computes(span.op)
         least = sum(seconds[part.phase.value] for part in parts) if parts else 0.002
         assert span.end_s - span.start_s >= least - 1e-12  # one subtraction of seconds in floating point
-    assert len(run.timeline.work) == 4 * (4 + 4 + 1)
+    assert len(run.timeline.work) == 2 * (4 + 4 + 1)
     assert run.losses == ()
-    assert run.timeline.makespan_s >= (4 + 3) * 0.010 + 0.002
+    assert run.timeline.makespan_s >= (4 + 1) * 0.010 + 0.002
     assert run.timeline.memory == ()  # they hold nothing of what the costs speak of
     assert run.timeline.yardstick is None  # nor does what they take depend on the machine
-
-
-def test_losses_that_are_no_numbers_any_more_come_back_as_they_are():
-    losses = launch(job(build("pipedream", 2, 20), dtype="float32", lr=1e30)).losses
-    assert len(losses) == 20
-    assert any(math.isnan(loss) for loss in losses)

@@ -32,3 +32,5 @@ def test_a_result_that_was_told_is_the_one_that_was_had(result):
 def test_a_result_in_which_nothing_is_a_number_is_told_too():
     (step,) = result_from_text(result_to_text(Trained(ScoreTable((math.nan, math.nan)), None, None))).steps
     assert math.isnan(step.loss)
+    (loss,) = result_from_text(result_to_text(Measured(play(build("1f1b", 2, 3)), (0.1,), (math.nan,)))).losses
+    assert math.isnan(loss)
