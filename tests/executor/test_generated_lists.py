@@ -11,7 +11,7 @@ from pipesched.executor.core import Batch, build_stages, make_batch
 from pipesched.executor.core.gradients import loss_scales, step_sizes
 from pipesched.executor.core.schedule_queries import channels, lists_of
 from pipesched.executor.runs import local_ranks, run_local
-from pipesched.schedules import PredictionRule, repeat
+from pipesched.schedules import repeat
 from pipesched.schedules.builders import build, build_generated, find
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Send, stages_of
@@ -19,8 +19,6 @@ from pipesched.schedules.transforms import recompute
 from tests.executor.models import WIDTH, plain
 from tests.executor.pipelines import CPU, SYNCHRONOUS, InProcess, Local, assert_equal, even_bounds
 from tests.executor.recurrences import SCHEMES
-
-REPEATED = SYNCHRONOUS
 
 
 class GeneratedRun(InProcess):
@@ -67,9 +65,11 @@ def eager(schedule):
     return Local(schedule, plain(max(3, schedule.num_stages)), optimizer="momentum", lr=0.02).run()
 
 
-@pytest.mark.parametrize("transform", [lambda lists: lists, recompute], ids=["", "recompute"])
-@pytest.mark.parametrize("name", SCHEMES)
-def test_weights_and_losses_are_those_of_the_lists_in_memory(name, transform):
+@pytest.mark.parametrize(
+    ("name", "recomputes"), [*((name, False) for name in SCHEMES), ("pipedream", True), ("1f1b_rr", True)]
+)
+def test_weights_and_losses_are_those_of_the_lists_in_memory(name, recomputes):
+    transform = recompute if recomputes else lambda lists: lists
     run = GeneratedRun(transform(build_generated(name, 4, 24))).run()
     expected = eager(transform(build(name, 4, 24)))
     assert_equal(run.parameters, expected.parameters, relative=1e-15)
@@ -78,7 +78,7 @@ def test_weights_and_losses_are_those_of_the_lists_in_memory(name, transform):
     assert {k: expected.stage(k).weights.version * len(expected.replicas(k)) for k in steps} == steps
 
 
-@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_a_batch_repeated_is_as_many_runs_of_its_lists(name):
     schedule = build(name, 4, 8)
     run = GeneratedRun(repeat(lower(schedule), 3)).run()
@@ -91,13 +91,6 @@ def test_a_batch_repeated_is_as_many_runs_of_its_lists(name):
         run_local(expected.ranks, Batch(data.inputs[cut], data.targets[cut]))
     assert_equal(run.parameters, expected.parameters)
     assert run.stage(0).losses() == {}
-
-
-@pytest.mark.parametrize("rule", PredictionRule)
-def test_a_run_may_predict_by_another_rule(rule):
-    run = GeneratedRun(build_generated("pipeoptim", 3, 12), prediction=rule).run()
-    expected = Local(build("pipeoptim", 3, 12), plain(3), optimizer="momentum", lr=0.02, prediction=rule).run()
-    assert_equal(run.parameters, expected.parameters, relative=1e-15)
 
 
 def test_a_run_can_be_run_again():
@@ -141,7 +134,7 @@ def test_a_listener_that_fails_is_named_with_its_op():
         GeneratedRun(build_generated("pipedream", 2, 4), on_loss=on_loss).run()
 
 
-@pytest.mark.parametrize("name", [*SCHEMES, *REPEATED])
+@pytest.mark.parametrize("name", [*SCHEMES, *SYNCHRONOUS])
 def test_both_kinds_of_lists_answer_the_same(name):
     in_memory = lower(build(name, 4, 24))
     made = build_generated(name, 4, 24) if find(name).build_generated else repeat(in_memory, 1)

@@ -8,14 +8,17 @@ from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.transforms import recompute, replicate
 from tests.executor import models
 from tests.executor.pipelines import Local, assert_equal, whole_gradients
+from tests.properties import thinned
 from tests.schedules.edits import without_steps
 
 PER_STEP = {"pipedream_2bw": 4, "wpipe": 4, "1f1b_rr": 2}
 ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
 
 
-@pytest.mark.parametrize("width", [2, 3])
-@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "dualpipe", "chimera", "data_parallel"])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    thinned(["1f1b", "interleaved", "zb_h1", "dualpipe", "chimera", "data_parallel"], [2, 3]),
+)
 def test_gradients_are_those_of_the_whole_model_on_every_copy(name, width):
     schedule = recompute(replicate(build(name, 2, 4), width), stages=[0])
     model = models.dropping(layers=schedule.num_stages)

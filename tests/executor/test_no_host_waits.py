@@ -17,6 +17,7 @@ from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor import tuple_models
 from tests.executor.pipelines import CPU, assert_equal, even_bounds
 from tests.executor.pretended_gpu import GPU, HostWaitsError, MisplacedError, PretendedGpu
+from tests.properties import thinned
 
 MLP = "mlp:layers=4,width=8"
 GPT = "gpt:layers=2,width=8,heads=2,context=4,dropout=0.2"
@@ -94,8 +95,10 @@ def test_no_step_keeps_the_host_waiting(run, monkeypatch):
     assert len(trained.told) == STEPS
 
 
-@pytest.mark.parametrize("make", [tuple_models.mixed, tuple_models.fed], ids=["mixed", "fed"])
-@pytest.mark.parametrize("run", ["F and B", "I and W", "R", "stash", "replicas"])
+@pytest.mark.parametrize(
+    ("run", "make"),
+    thinned(["F and B", "I and W", "R", "stash", "replicas"], [tuple_models.mixed, tuple_models.fed]),
+)
 def test_values_of_several_tensors_keep_no_host_waiting(run, make, monkeypatch):
     expected = Trained(make(layers=4), CPU, **RUNS[run])
     with PretendedGpu(monkeypatch) as gpu:

@@ -20,6 +20,7 @@ from tests.executor.models import plain
 from tests.executor.pipelines import Local, assert_equal
 from tests.executor.recurrences import CONSISTENT, RULES, SCHEMES, Adam, Sgd, at_least, by_layer, scheme_of, train
 from tests.executor.tuple_models import paired
+from tests.properties import thinned
 
 LR = recurrences.LR
 
@@ -82,9 +83,12 @@ RUNS = [
 RUNS += [
     (name, d, list(BY_HAND)[(d + k) % len(BY_HAND)], count)
     for k, name in enumerate(SCHEMES)
-    for d, count in ((1, 20), (2, 30), (3, 30), (8, 40), (4, 3))
+    for d, count in ((1, 20), (8, 32), (4, 3))
 ]
-"""On four ranks every scheme has half of the optimizers; on other numbers of ranks it has one of these, in turn."""
+"""On four ranks every scheme has half of the optimizers; on other numbers of ranks it has one of these, in turn.
+
+Other tests run all schemes on two and three ranks.
+"""
 
 
 def test_every_asynchronous_schedule_of_the_catalogue_has_a_recurrence():
@@ -116,9 +120,9 @@ OTHER_OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OTHER_OPTIMIZERS)
-@pytest.mark.parametrize("name", ["spectrain", "xpipe", "wpipe"])
-def test_whatever_the_optimizer_can_do_it_does(name, optimizer, monkeypatch):
+@pytest.mark.parametrize("optimizer", [name for name in OTHER_OPTIMIZERS if name.startswith(("foreach", "fused"))])
+@pytest.mark.parametrize("name", ["spectrain", "xpipe"])
+def test_an_optimizer_that_steps_all_tensors_at_once_does_the_same(name, optimizer, monkeypatch):
     make, hand = OTHER_OPTIMIZERS[optimizer]
     monkeypatch.setitem(OPTIMIZERS, "other", make)
     compare(name, 4, 24, "other", hand)
@@ -149,10 +153,9 @@ def compare_with_rates(name, d, optimizer, **given):
     compare(name, d, count, optimizer, BY_HAND[optimizer], rate=warm_cosine(num_steps), **settings, **given)
 
 
-@pytest.mark.parametrize("d", [2, 4])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_each_stage_counts_its_own_steps_for_the_learning_rate_and_predicts_with_the_present_one(name, d):
-    compare_with_rates(name, d, "momentum")
+def test_each_stage_counts_its_own_steps_for_the_learning_rate_and_predicts_with_the_present_one(name):
+    compare_with_rates(name, 2, "momentum")
 
 
 @pytest.mark.parametrize("rule", PredictionRule)
@@ -167,8 +170,7 @@ def test_recompute_rebuilds_with_the_weights_of_the_backward(name):
     compare(name, 4, 24, "momentum", BY_HAND["momentum"], recomputes=True, rebuilds=rebuilds)
 
 
-@pytest.mark.parametrize("recomputes", [False, True], ids=["plain", "recompute"])
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(("name", "recomputes"), thinned(SCHEMES, (False, True)))
 def test_stages_that_pass_several_tensors_on_read_the_same_weights(name, recomputes):
     rebuilds = recomputes and name not in CONSISTENT
     compare(name, 3, 16, "momentum", BY_HAND["momentum"], recomputes=recomputes, rebuilds=rebuilds, make=paired)

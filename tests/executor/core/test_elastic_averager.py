@@ -12,8 +12,10 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Average, Step, backward, forward
 from tests.executor.elastic_loop import by_hand, vector
 from tests.executor.pipelines import MLP, Local, assert_equal
+from tests.properties import thinned
 
 FORMS = ("synchronous", "asynchronous")
+OPTIMIZERS = ("momentum", "adamw")
 COUNTS = [(1, 4), (2, 3), (4, 2)]
 """K ranks of N pipelines."""
 
@@ -38,12 +40,11 @@ def data(run, pipelines, iterations):
     return [list(zip(inputs, targets, strict=True))] * iterations
 
 
-@pytest.mark.parametrize("averaging", FORMS)
-@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
-@pytest.mark.parametrize(("k", "n"), COUNTS)
+@pytest.mark.parametrize(("count", "optimizer", "averaging"), thinned(COUNTS, OPTIMIZERS, FORMS))
 def test_the_models_and_the_reference_are_those_of_the_plain_loop_and_the_reference_is_their_mean(
-    k, n, optimizer, averaging
+    count, optimizer, averaging
 ):
+    k, n = count
     run = Local(build("avgpipe", k, 2 * n, pipelines=n), optimizer=optimizer, averaging=averaging)
     tolerance = 1e-12 if optimizer in ("sgd", "momentum") else 1e-9  # Adam divides by tiny gradients
     for models, reference, _ in by_hand(MLP, n, data(run, n, 4), optimizer, averaging):
@@ -55,8 +56,7 @@ def test_the_models_and_the_reference_are_those_of_the_plain_loop_and_the_refere
         assert not torch.equal(weights[0], weights[1])
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
-@pytest.mark.parametrize("averaging", FORMS)
+@pytest.mark.parametrize(("optimizer", "averaging"), thinned(OPTIMIZERS, FORMS))
 def test_one_pipeline_is_plain_training_bit_for_bit(optimizer, averaging):
     alone = Local(build("avgpipe", 3, 4, pipelines=1), optimizer=optimizer, averaging=averaging).run(times=3)
     plain = Local(build("1f1b_afp", 3, 4), optimizer=optimizer).run(times=3)

@@ -7,11 +7,9 @@ from torch.nn import functional
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import Weights
 from pipesched.executor.core.weight_predictor import Predictor
-from pipesched.profiles.models import build_layers
-from pipesched.schedules import PredictionRule, ScheduleError, make_schedule
-from pipesched.schedules.ops import Compute, Phase, Step, backward, forward
+from pipesched.schedules import PredictionRule, ScheduleError
+from pipesched.schedules.ops import Compute, Phase, Step
 from pipesched.schedules.weights import uses
-from tests.executor.pipelines import Local
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 
@@ -45,33 +43,6 @@ def inputs(seed=1):
     x = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     gradient = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
     return x.requires_grad_(), gradient
-
-
-def test_a_backward_multiplies_by_the_version_that_it_names_and_keeps_the_activations_of_its_forward():
-    module, (x, gradient) = linear(), inputs()
-    weights = versioned(module, "F0@0 step B0@1")
-    w0 = module.weight.detach().clone()
-    with weights.forward(op("F0@0")):
-        y = module(x)
-    step(weights, module)
-    with weights.backward(op("B0@1")):
-        y.backward(gradient)
-    assert torch.equal(y, x @ w0.T)
-    assert torch.equal(x.grad, gradient @ (w0 - 1.0))
-    assert torch.equal(module.weight.grad, gradient.T @ x.detach())
-
-
-def test_a_backward_may_read_an_older_version_than_its_forward():
-    module, (x, gradient) = linear(), inputs()
-    weights = versioned(module, "step F0@1 B0@0")
-    w0 = module.weight.detach().clone()
-    step(weights, module)
-    with weights.forward(op("F0@1")):
-        y = module(x)
-    with weights.backward(op("B0@0")):
-        y.backward(gradient)
-    assert torch.allclose(y, x @ (w0 - 1.0).T, rtol=1e-14)
-    assert torch.equal(x.grad, gradient @ w0)
 
 
 @pytest.mark.parametrize("read", [0, 1, 2])
@@ -296,16 +267,3 @@ def test_beginning_anew_makes_the_present_weights_version_zero():
     assert weights.live_versions == (0,)
     with weights.forward(op("F0@0")):
         assert torch.equal(module(x), x @ module.weight.T)
-
-
-def test_the_models_layers_keep_no_old_version_alive():
-    module = build_layers(Local(make_schedule("one", 1, 1, [[forward(0, 0), backward(0, 0)]])).model, 0, 6, seed=0)
-    weights = versioned(module, "F0@0 step B0@0")
-    x = torch.randn(2, 8)
-    with weights.forward(op("F0@0")):
-        y = module(x)
-    step(weights, module)
-    copies = [StorageWeakRef(storage) for storage in weights._stash[0].values()]
-    with weights.backward(op("B0@0")):
-        y.sum().backward()
-    assert all(copy.expired() for copy in copies)

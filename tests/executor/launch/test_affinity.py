@@ -30,79 +30,87 @@ def node(host, num_processes, gpus, **given):
     return [GpuView(host, number, tuple(gpus), **given) for number in range(num_processes)]
 
 
-def indices(places):
-    return [place.device.index for place in places]
+def lone(host, *seen):
+    """Processes of a node that each see other GPUs."""
+    return [GpuView(host, number, gpus) for number, gpus in enumerate(seen)]
 
 
-def test_each_rank_gets_a_gpu_of_its_node_by_its_local_number_and_nccl():
-    views = node("a", 2, ["a0", "a1"]) + node("b", 2, ["b0", "b1"])
-    places = gpu_places(views, range(4), "auto")
-    assert indices(places) == [0, 1, 0, 1]  # and not 2 and 3
-    assert {(place.backend, place.num_busy, place.is_busy) for place in places} == {("nccl", 2, True)}
+PLACES = {
+    # views, devices by process, backend asked for: index of the GPU, backend, busy ranks of the node by process
+    "a GPU of its node by its local number": (
+        node("a", 2, ["a0", "a1"]) + node("b", 2, ["b0", "b1"]), range(4), "auto", [0, 1, 0, 1], "nccl", [2, 2, 2, 2],
+    ),
+    "local ranks that are numbered otherwise": (
+        [GpuView("a", local, ("a0", "a1", "a2")) for local in (2, 0, 1)], range(3), "nccl", [2, 0, 1], "nccl", [3] * 3,
+    ),
+    "SLURM with a GPU per task": (
+        lone("a", ("a0",), ("a1",), ("a2",), ("a3",)), range(4), "auto", [0] * 4, "nccl", [4] * 4,
+    ),
+    "two other GPUs for each process": (
+        lone("a", ("a0", "a1"), ("a2", "a3")), range(2), "auto", [0, 0], "nccl", [2, 2],
+    ),
+    "nodes of unequal numbers, each with enough": (
+        node("a", 3, ["a0", "a1", "a2", "a3"]) + node("b", 1, ["b0"]), range(4), "nccl", [0, 1, 2, 0], "nccl",
+        [3, 3, 3, 1],
+    ),
+    # chosen by each node for itself, the first would take NCCL, and the ranks would never meet
+    "one node with too few": (
+        node("a", 2, ["a0", "a1"]) + node("b", 2, ["b0"]), range(4), "auto", [0, 1, 0, 0], "gloo", [2, 2, 1, 1],
+    ),
+    "four ranks in turn on three GPUs": (
+        node("a", 4, ["a0", "a1", "a2"]), range(4), "auto", [0, 1, 2, 0], "gloo", [3] * 4,
+    ),
+    # two pipelines of two stages that are averaged
+    "ranks of one device": (
+        node("a", 4, ["a0", "a1", "a2", "a3"]), [0, 0, 1, 1], "auto", [0, 0, 1, 1], "gloo", [2] * 4,
+    ),
+    "a process without NCCL": (
+        node("a", 1, ["a0"]) + node("b", 1, ["b0"], has_nccl=False), range(2), "auto", [0, 0], "gloo", [1, 1],
+    ),
+    "gloo that was asked for": (node("a", 2, ["a0", "a1"]), range(2), "gloo", [0, 1], "gloo", [2, 2]),
+}  # fmt: skip
 
 
-def test_the_local_rank_selects_the_gpu_where_processes_are_numbered_otherwise():
-    gpus = ("a0", "a1", "a2")
-    views = [GpuView("a", local_rank, gpus) for local_rank in (2, 0, 1)]
-    assert indices(gpu_places(views, range(3), "nccl")) == [2, 0, 1]
+@pytest.mark.parametrize("case", PLACES)
+def test_processes_agree_on_the_gpu_of_each_and_on_the_backend(case):
+    views, devices, asked, indices, backend, num_busy = PLACES[case]
+    places = gpu_places(views, devices, asked)
+    assert [place.device.index for place in places] == indices
+    assert {place.backend for place in places} == {backend}
+    assert [place.num_busy for place in places] == num_busy
 
 
-def test_one_visible_gpu_per_process_is_index_0_and_nccl():
-    """SLURM with a GPU per task: each process sees its own alone."""
-    views = [GpuView("a", number, (f"a{number}",)) for number in range(4)]
-    places = gpu_places(views, range(4), "auto")
-    assert indices(places) == [0] * 4
-    assert {(place.backend, place.num_busy, place.is_busy) for place in places} == {("nccl", 4, True)}
+def test_hosts_of_one_name_are_told_apart_by_their_gpus():
+    """Containers often share a name, and a local rank."""
+    places = gpu_places(node("worker", 1, ["a0"]) + node("worker", 1, ["b0"]), range(2), "auto")
+    assert [(place.device.index, place.backend) for place in places] == [(0, "nccl")] * 2
 
 
-def test_processes_that_each_see_two_other_gpus_take_the_first():
-    views = [GpuView("a", number, (f"a{2 * number}", f"a{2 * number + 1}")) for number in range(2)]
-    places = gpu_places(views, range(2), "auto")
-    assert indices(places) == [0, 0]
-    assert {place.backend for place in places} == {"nccl"}
-
-
-def test_nodes_may_have_unequal_numbers_of_gpus_if_each_has_enough():
-    places = gpu_places(node("a", 3, ["a0", "a1", "a2", "a3"]) + node("b", 1, ["b0"]), range(4), "nccl")
-    assert indices(places) == [0, 1, 2, 0]
-    assert [place.num_busy for place in places] == [3, 3, 3, 1]
-
-
-def test_all_processes_use_gloo_if_one_node_has_too_few_gpus():
-    """Chosen by each node for itself, the first would take NCCL, and the ranks would never meet."""
+def test_one_rank_of_a_gpu_measures_its_speed():
     views = node("a", 2, ["a0", "a1"]) + node("b", 2, ["b0"])
-    places = gpu_places(views, range(4), "auto")
-    assert indices(places) == [0, 1, 0, 0]
-    assert [place.backend for place in places] == ["gloo"] * 4
-    assert [place.is_busy for place in places] == [True, True, True, False]
-    with pytest.raises(ExecutionError) as refused:
-        gpu_places(views, range(4), "nccl")
-    assert str(refused.value) == (
-        "backend nccl: got processes 2 and 3 on one GPU of b, which has 1 for 2 ranks, expected a GPU for each rank; "
-        "try backend gloo"
-    )
-
-
-@pytest.mark.parametrize(("num_gpus", "expected"), [(1, [0, 0, 0, 0]), (2, [0, 1, 0, 1]), (3, [0, 1, 2, 0])])
-def test_more_ranks_than_gpus_take_them_in_turn_over_gloo(num_gpus, expected):
-    views = node("a", 4, [f"a{number}" for number in range(num_gpus)])
-    places = gpu_places(views, range(4), "auto")
-    assert indices(places) == expected
-    assert {(place.backend, place.num_busy) for place in places} == {("gloo", num_gpus)}
-    with pytest.raises(ExecutionError, match=rf"processes 0 and \d on one GPU of a, which has {num_gpus} for 4 ranks"):
-        gpu_places(views, range(4), "nccl")
-
-
-def test_ranks_of_one_device_share_its_gpu_and_gloo_carries_their_messages():
-    """Two pipelines of two stages that are averaged: devices 0, 0, 1, 1, by process."""
+    assert [place.is_busy for place in gpu_places(views, range(4), "auto")] == [True, True, True, False]
     views = node("a", 4, ["a0", "a1", "a2", "a3"])
-    places = gpu_places(views, [0, 0, 1, 1], "auto")
-    assert indices(places) == [0, 0, 1, 1]
-    assert [(place.backend, place.num_busy, place.is_busy) for place in places] == [
-        ("gloo", 2, True), ("gloo", 2, False), ("gloo", 2, True), ("gloo", 2, False)
-    ]  # fmt: skip
-    with pytest.raises(ExecutionError, match="backend nccl: got processes 0 and 1 on one GPU of a, which has 4 for 4"):
-        gpu_places(views, [0, 0, 1, 1], "nccl")
+    assert [place.is_busy for place in gpu_places(views, [0, 0, 1, 1], "auto")] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        (
+            "one node with too few",
+            "backend nccl: got processes 2 and 3 on one GPU of b, which has 1 for 2 ranks, expected a GPU for each "
+            "rank; try backend gloo",
+        ),
+        ("four ranks in turn on three GPUs", "got processes 0 and 3 on one GPU of a, which has 3 for 4 ranks"),
+        ("ranks of one device", "backend nccl: got processes 0 and 1 on one GPU of a, which has 4 for 4 ranks"),
+        ("a process without NCCL", "got a PyTorch without NCCL in process 1; try backend gloo"),
+    ],
+)
+def test_nccl_is_refused_where_ranks_share_a_gpu_or_one_has_none(case, told):
+    views, devices, *_ = PLACES[case]
+    with pytest.raises(ExecutionError) as refused:
+        gpu_places(views, devices, "nccl")
+    assert told in str(refused.value)
 
 
 @pytest.mark.parametrize("backend", ["auto", "gloo", "nccl"])
@@ -110,19 +118,3 @@ def test_a_node_without_a_gpu_is_refused_whatever_carries_the_messages(backend):
     with pytest.raises(ExecutionError) as refused:
         gpu_places(node("a", 1, ["a0"]) + node("b", 1, []), range(2), backend)
     assert str(refused.value) == "device cuda: got no GPU for process 1 on b, expected one for each; try device cpu"
-
-
-def test_gloo_is_used_if_asked_for_and_where_a_process_has_no_nccl():
-    views = node("a", 1, ["a0"]) + node("b", 1, ["b0"], has_nccl=False)
-    assert [place.backend for place in gpu_places(views, range(2), "auto")] == ["gloo", "gloo"]
-    assert [place.backend for place in gpu_places(node("a", 2, ["a0", "a1"]), range(2), "gloo")] == ["gloo", "gloo"]
-    with pytest.raises(ExecutionError, match="got a PyTorch without NCCL in process 1; try backend gloo"):
-        gpu_places(views, range(2), "nccl")
-
-
-def test_hosts_of_one_name_are_told_apart_by_their_gpus():
-    """Containers often share a name, and a local rank."""
-    views = node("worker", 1, ["a0"]) + node("worker", 1, ["b0"])
-    places = gpu_places(views, range(2), "auto")
-    assert indices(places) == [0, 0]
-    assert {place.backend for place in places} == {"nccl"}
