@@ -8,8 +8,11 @@ from pathlib import Path
 from shutil import copy
 
 import pytest
+import typer
 
 from pipesched import costs_from_runs
+from pipesched.cli.errors import forget_files, in_flags
+from pipesched.cli.program import COMMANDS, complaint, make_program
 from pipesched.profiles.costs import SampleWork
 from pipesched.profiles.io import Plan, Predicted, save_json
 from pipesched.schedules.builders import build
@@ -103,38 +106,62 @@ def write_bad_traces(folder):
         own.write(folder / f"step{rank}.json")
 
 
-TORCH = "run -s 1f1b -p 2 -m 4"
 MESSAGES = Path(__file__).with_name("bad_input.txt")
-"""Command lines, each with what is said of it; ``pytest --write-messages`` writes anew what is said."""
+"""Command lines with their refusals, one for each place that refuses; ``pytest --write-messages`` writes them anew."""
 
 
-def lines_and_messages():
-    rows = MESSAGES.read_text(encoding="utf-8").splitlines()
-    return [(line.removeprefix("$ "), message) for line, message in zip(rows[::2], rows[1::2], strict=True)]
+def rows_by_command():
+    """Return the message of each line, by command."""
+    text = MESSAGES.read_text(encoding="utf-8").splitlines()
+    rows = {}
+    for line, message in zip(text[::2], text[1::2], strict=True):
+        rows.setdefault(line.split()[1], {})[line.removeprefix("$ ")] = message.removeprefix("pipesched: ")
+    return rows
+
+
+ROWS = rows_by_command()
+
+
+def refusal(line):
+    """Return the message of the refusal of a line, as the functions raise it that read the line."""
+    forget_files()
+    words = line.split()
+    try:
+        with make_program().make_context("pipesched", words) as context:
+            context.command.invoke(context)
+    except typer.TyperException as error:
+        return complaint(error, " ".join(["pipesched", *(word for word in words[:1] if word in COMMANDS)]))
+    except ValueError as error:
+        return in_flags(error)
 
 
 @pytest.fixture(scope="module")
-def said(request):
-    """Return the messages that were said; they are kept where that was asked for."""
-    messages = dict(lines_and_messages())
+def read_messages(request):
+    """Return the messages by line, as they were read; they are kept where that was asked for."""
+    messages = {line: message for rows in ROWS.values() for line, message in rows.items()}
     yield messages
     if request.config.getoption("--write-messages"):
-        MESSAGES.write_text("".join(f"$ {line}\n{message}\n" for line, message in messages.items()), encoding="utf-8")
+        text = "".join(f"$ {line}\npipesched: {message}\n" for line, message in messages.items())
+        MESSAGES.write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize(("line", "message"), [pytest.param(*row, id=row[0][-60:]) for row in lines_and_messages()])
-def test_bad_input_is_told_in_one_line_and_nothing_is_written(
-    pipesched, bad, said, request, monkeypatch, line, message
-):
+@pytest.mark.parametrize("command", ROWS)
+def test_each_place_that_refuses_a_line_says_what_was_expected(bad, read_messages, request, monkeypatch, command):
     before = sorted(bad.rglob("*"))
     monkeypatch.setattr("pipesched.schedules.common.limits.room_bytes", lambda: 6_000_000_000)
-    answer = pipesched(line)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("pipesched: ")
-    assert answer.err.count("\n") == 1
+    said = {line: refusal(line) for line in ROWS[command]}
+    read_messages |= said
+    assert said == ROWS[command] or request.config.getoption("--write-messages")
     assert sorted(bad.rglob("*")) == before
-    said[line] = answer.err.strip()
-    assert said[line] == message or request.config.getoption("--write-messages")
+
+
+@pytest.mark.parametrize("line", [next(iter(rows)) for rows in ROWS.values()])
+def test_bad_input_is_told_in_one_line_with_exit_code_2(pipesched, bad, line):
+    """Twenty lines, one for each command that refuses something, from the words of the user to the exit code."""
+    before = sorted(bad.rglob("*"))
+    answer = pipesched(line)
+    assert (answer.code, answer.out, answer.err) == (2, "", f"pipesched: {ROWS[line.split()[0]][line]}\n")
+    assert sorted(bad.rglob("*")) == before
 
 
 def test_parquet_without_pyarrow_names_pyarrow(pipesched, folder, monkeypatch):
@@ -158,7 +185,7 @@ def test_a_package_that_is_missing_is_named(pipesched, monkeypatch):
     "line",
     [
         "profile mlp --device cuda",
-        f"{TORCH} --model mlp --device cuda",
+        "run -s 1f1b -p 2 -m 4 --model mlp --device cuda",
         "verify mlp -p 2 -m 4 --device cuda",
         "profile-links --out x.json --backend nccl",
     ],

@@ -121,7 +121,7 @@ def cannot_run(folder, no_ranks):
     return folder
 
 
-@pytest.mark.parametrize(("line", "file"), list(zip(ALIKE, cycle(CANNOT_RUN))))
+@pytest.mark.parametrize(("line", "file"), [*zip(ALIKE, cycle(CANNOT_RUN))])
 def test_lists_that_cannot_run_are_the_answer_no_in_every_command(pipesched, cannot_run, line, file):
     before = sorted(cannot_run.rglob("*"))
     answer = pipesched(line.format(file))

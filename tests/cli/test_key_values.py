@@ -1,10 +1,10 @@
-"""Numbers in options: what is refused is answered with what was meant."""
+"""Numbers, counts and sizes in options: what is refused is answered with what was meant."""
 
 import pytest
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.plain_reading import plain_value
-from pipesched.cli.options.values import number, read_integer
+from pipesched.cli.options.values import amounts, counts, number, parse_bytes, read_integer
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,67 @@ def test_a_whole_number_in_another_form_is_answered_as_it_is_written(value, mean
     with pytest.raises(InputError, match=r"^--x: ") as refused:
         read_integer(value, "--x")
     assert read_integer(tried(refused), "--x") == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("8:64:x2", (8, 16, 32, 64)),
+        ("4:16:4", (4, 8, 12, 16)),
+        ("3:5", (3, 4, 5)),
+        ("8:50:x2,1,2-3", (1, 2, 3, 8, 16, 32)),
+    ],
+)
+def test_counts_are_lists_and_ranges(text, numbers):
+    assert counts(text, "-m", 1) == numbers
+
+
+@pytest.mark.parametrize("text", ["8:32:y2", "8:32:2x", "32:8", "8:32:x1", "1:2:3:4"])
+def test_a_range_that_does_not_rise_is_refused_with_ranges_that_do(text):
+    with pytest.raises(InputError, match=f"-m: got '{text}', expected a range that rises, .* try 8:512:x2 or 4:16:4"):
+        counts(text, "-m", 1)
+
+
+def test_amounts_have_units_and_ranges_their_ends():
+    assert amounts("1e9,10GB/s", "--link: bandwidth_bytes_per_s") == (1e9, 1e10)
+    assert amounts("0.1:0.3:0.1", "--set: x") == pytest.approx((0.1, 0.2, 0.3))
+    assert amounts("1MB/s:1GB/s:x10", "--link: bandwidth_bytes_per_s") == pytest.approx((1e6, 1e7, 1e8, 1e9))
+
+
+def test_counts_have_a_limit():
+    with pytest.raises(InputError, match=r"^-n: "):
+        counts("1-300", "-n", 1, 256)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", 1),
+        ("512B", 512),
+        ("16GB", 16 * 10**9),
+        ("16GiB", 16 * 2**30),
+        ("16 gib", 16 * 2**30),
+        ("1.5kB", 1500),
+        ("2MiB", 2 * 2**20),
+        ("1e9", 10**9),
+        ("1.6e+1GB", 16 * 10**9),
+        ("0.5TB", 5 * 10**11),
+    ],
+)
+def test_a_size_is_read_as_people_write_it(text, expected):
+    assert parse_bytes(text, "--x") == expected
+
+
+@pytest.mark.parametrize("text", ["", "GB", "16XB", "0", "0GB", "-1", "nan", "1e999", "1..2", "1,5GB", "1GB 2", "9e30"])
+def test_what_is_no_size_is_refused_in_one_line(text):
+    with pytest.raises(InputError, match=r"^--x: "):
+        parse_bytes(text, "--x")
+
+
+@pytest.mark.parametrize(("text", "advice"), [("12Gb", "12GB"), ("1.5 Mib", "1.5MiB"), ("64Kb", "64KB")])
+def test_bits_are_no_size_in_bytes(text, advice):
+    with pytest.raises(InputError, match=f"--x: got '{text}', which are bits, expected bytes; try {advice} for bytes"):
+        parse_bytes(text, "--x")
 
 
 def test_a_link_is_said_in_the_same_words_everywhere(pipesched):

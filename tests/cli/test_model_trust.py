@@ -10,13 +10,7 @@ import pytest
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.program import COMMANDS, make_program
-from pipesched.executor.launch import (
-    Measure,
-    RunSpec,
-    Train,
-    job_from_json,
-    job_to_json,
-)
+from pipesched.executor.launch import Measure, RunSpec, Train, job_from_json, job_to_json
 from pipesched.executor.rank_command import main as run_rank
 from pipesched.executor.runs import launch, launch_training
 from pipesched.profiles import ProfileError

@@ -12,6 +12,7 @@ import pytest
 from pipesched.cli import terminal
 from pipesched.cli.commands import run as run_command
 from pipesched.cli.program import COMMANDS, make_program
+from pipesched.executor.runs import Measured
 from pipesched.schedules import Yardstick
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
@@ -27,8 +28,6 @@ GPT = DATA / "gpt-10m-epyc.json"
     [
         "simulate -s 1f1b -p 2 -m 4 --profile {gpt} --nodes 1 --machine dgx-a100",
         "compare gpipe,1f1b -p 2 -m 4 --profile {gpt} --nodes 1 --machine dgx-a100",
-        "partition {gpt} -p 2 --by time --nodes 1 --machine dgx-a100",
-        "plan {gpt} -b 4 --devices 2 --nodes 1 --machine dgx-a100 -s gpipe --top 1",
         "gantt -s 1f1b -p 2 -m 4 --profile {gpt} --nodes 1 --machine dgx-a100",
     ],
 )
@@ -37,12 +36,8 @@ def test_a_profile_of_a_cpu_on_a_machine_of_gpus_is_noted_once(pipesched, line):
     (note,) = json.loads(pipesched(f"{line} --json").out)["notes"]
     assert "not on the GPUs of dgx-a100" in note
     assert " ".join(pipesched(line).out.split()).count(note) == 1
-    assert (
-        json.loads(pipesched(f"{line.replace('--machine dgx-a100', '--gpus 2 --intra latency_s=0')} --json").out)[
-            "notes"
-        ]
-        == []
-    )
+    other = line.replace("--machine dgx-a100", "--gpus 2 --intra latency_s=0")
+    assert json.loads(pipesched(f"{other} --json").out)["notes"] == []
 
 
 @pytest.mark.parametrize(
@@ -69,21 +64,25 @@ def test_ops_shorter_than_what_a_hand_over_takes_are_noted(pipesched):
     assert json.loads(pipesched(f"{line.replace('1us', '1ms')} --json").out)["notes"] == []
 
 
-@pytest.mark.distributed
-def test_more_ranks_than_cores_and_a_busy_machine_are_noted_of_a_run(pipesched, monkeypatch):
+def test_more_ranks_than_cores_and_a_busy_machine_are_noted_of_a_run(pipesched, no_ranks, monkeypatch):
     class Busy:
         def others(self):
             return 0.75
 
+    def launch(job, tick):
+        return Measured(replace(play(build("gpipe", 2, 2)), source="measured"), (1.0,), ())
+
+    monkeypatch.setattr("pipesched.executor.runs.launch", launch)
     monkeypatch.setattr(run_command, "LoadMeter", Busy)
     monkeypatch.setattr("pipesched.workflows.notes.num_cores", lambda: 1)
-    line = "run -s gpipe -p 2 -m 2 --model mlp:layers=2,width=4 --iterations 1"
-    notes = json.loads(pipesched(f"{line} --json").out)["notes"]
-    assert any(note.startswith("2 ranks share 1 core") for note in notes)
-    assert any(note.startswith("other programs kept 0.8 of 1 core") for note in notes)
-    asleep = json.loads(pipesched("run -s gpipe -p 2 -m 2 --uniform f=1ms,b=1ms --iterations 1 --json").out)["notes"]
+    awake, asleep = (
+        json.loads(pipesched(f"run -s gpipe -p 2 -m 2 {stages} --json").out)["notes"]
+        for stages in ("--model mlp:layers=2,width=4", "--uniform f=1ms,b=1ms")
+    )
+    assert any(note.startswith("2 ranks share 1 core") for note in awake)
     assert not any("share" in note for note in asleep)
-    assert any(note.startswith("other programs kept 0.8 of 1 core") for note in asleep)
+    for notes in (awake, asleep):
+        assert any(note.startswith("other programs kept 0.8 of 1 core") for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +189,6 @@ def test_a_profile_of_layers_that_several_gpus_share_is_noted(pipesched):
         "simulate -s 1f1b -p 2 -m 4 --profile {gpt} --nodes 1 --machine dgx-a100",
         "compare gpipe,interleaved -p 2 -m 4 -v 2 --profile {gpt} --memory-limit 1GB",
         "plan {gpt} -b 4 --devices 2 --memory-limit 100MB --top 2",
-        "tune {gpt} -p 2 -b 4 -n 1,2 --workers 1",
         "sweep -s gpipe,interleaved -p 2 -m 4 -v 2 --profile {gpt} --memory-limit 1GB --workers 1",
     ],
 )

@@ -100,7 +100,7 @@ def test_a_byte_order_mark_changes_nothing(files, read, name):
 
 
 @pytest.mark.parametrize("name", [name for name in (*LINES, *JOBS) if name.endswith(".json")])
-@pytest.mark.parametrize("depth", [120, 210, 900, 1100, 100_000])
+@pytest.mark.parametrize("depth", [120, 1100, 100_000])
 def test_json_that_is_nested_deeply_is_refused_in_one_line(files, read, name, depth):
     fields = json.loads((files / name).read_text())
     key = next(iter(fields.keys() - {"format", "version", "schedule_spec"}))
@@ -113,7 +113,7 @@ def test_json_that_is_nested_deeply_is_refused_in_one_line(files, read, name, de
 @pytest.mark.parametrize("name", [*LINES, *JOBS])
 def test_a_file_that_is_cut_short_is_no_traceback(files, read, name):
     data, chance = (files / name).read_bytes(), random.Random(name)
-    for length in (0, 1, *chance.sample(range(2, len(data) - 2), 8)):
+    for length in (0, 1, *chance.sample(range(2, len(data) - 2), 4)):
         (files / name).write_bytes(data[:length])
         code, _, err = read(name)
         assert (code, err.count("\n")) in ANSWERS
@@ -142,7 +142,7 @@ WRONG = (None, True, "5", "", -1, 2**63, 10**25, 0.5, 1e300, float("nan"), float
 def test_a_value_of_another_type_is_no_traceback(files, read, name):
     document, chance = json.loads((files / name).read_text()), random.Random(name)
     everywhere = list(places(document))
-    for _ in range(60):
+    for _ in range(25):
         text = json.dumps(edited(document, chance.choice(everywhere), chance.choice(WRONG)))
         (files / name).write_text(text)
         code, _, err = read(name)

@@ -53,7 +53,6 @@ def test_whatever_a_model_prints_goes_to_stderr(folder):
     [
         "run --model prints:factory -s gpipe -p 2 -m 2 --iterations 1",
         "train prints:factory -s gpipe -p 2 -m 2 --batch-size 4 --steps 2",
-        "plan prints:factory -b 4 --devices 2 --link bandwidth_bytes_per_s=1e9",
     ],
 )
 def test_what_a_command_says_is_json_where_its_model_prints(pipesched, folder, line):

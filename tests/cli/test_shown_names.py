@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 
@@ -12,9 +13,10 @@ import pytest
 
 from pipesched.cli import terminal as output
 from pipesched.cli.program import COMMANDS, make_program
+from pipesched.executor.runs import Measured, whole_model_losses
 from pipesched.schedules import Span, Timeline
 from pipesched.schedules.builders.gpipe import gpipe
-from pipesched.schedules.formats import to_json
+from pipesched.schedules.formats import from_json, to_json
 from pipesched.simulator.views import (
     Curve,
     draw_gantt,
@@ -55,15 +57,20 @@ def test_a_schedule_of_any_name_is_shown_by_that_name(pipesched, folder, line, n
     assert name in shown
 
 
-@pytest.mark.distributed
-def test_a_schedule_of_any_name_is_run_and_verified_within_the_folder_asked_for(pipesched, folder):
+def test_a_schedule_of_any_name_is_run_and_verified_within_the_folder_asked_for(
+    pipesched, folder, no_ranks, monkeypatch
+):
+    def launch(job, tick):
+        timeline = replace(play(from_json(job.job.schedule, "job")), source="measured")
+        return Measured(timeline, (1.0,), whole_model_losses(job) if job.model else ())
+
+    monkeypatch.setattr("pipesched.executor.runs.launch", launch)
     name = "../v2 [/try]"
     (folder / "named.json").write_text(to_json(named(name)))
     ran = pipesched("run -f named.json --uniform f=0.001,b=0.002 --iterations 1")
     assert ran.code == 0
     assert f"{name}, measured" in ran.out
-    fast = "--iterations 1 --microbatch-size 2"
-    verified = pipesched(f"verify mlp:layers=4,width=16 -f named.json {fast} --out out")
+    verified = pipesched("verify mlp:layers=4,width=16 -f named.json --iterations 1 --microbatch-size 2 --out out")
     assert verified.code == 0
     assert verified.out.startswith(name)
     assert len(list((folder / "out").iterdir())) == 5
@@ -144,10 +151,10 @@ def drawn_texts(path):
     return [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text())]
 
 
-@pytest.mark.parametrize("name", [r"$\frac$, $x_1$ [/b], 5 $ and 6 $", r"\$a$"])
-def test_names_in_pictures_are_no_formulas(tmp_path, name):
+def test_names_in_pictures_are_no_formulas(tmp_path):
     import matplotlib as mpl
 
+    name = r"$\frac$, $x_1$ [/b], 5 $ and \$a$"
     path, line = tmp_path / "picture.svg", play(named(name))
     other = Timeline(line.name, "measured", line.spans, line.rank_to_device)
     curves = [Curve(name, (2.0, 1.0), (0.0, 1.0)), Curve("gpipe", (2.0, 1.5), (0.0, 1.0))]

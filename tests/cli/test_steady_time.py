@@ -1,6 +1,5 @@
 """Steady seconds per micro-batch, in ``simulate`` and ``compare``."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -50,17 +49,6 @@ def test_pipelines_that_drift_have_one_steady_time_in_every_command(pipesched):
     assert compared["steady_error"] == simulated["steady_error"] < 0.02
     told = pipesched(f"simulate -s avgpipe {line}").out
     assert f" ± {simulated['steady_error']:.1%} per micro-batch" in " ".join(told.split())
-
-
-def test_the_settings_of_a_search_have_the_pace_that_simulate_says(pipesched):
-    line = f"tune {GPT} -b 8 -p 2 -s zbv,1f1b --input-share 0.5 --microbatches 4 --json"
-    rows = json.loads(pipesched(line).out)["settings"]
-    assert {row["schedule"] for row in rows} == {"zbv", "1f1b"}
-    for row in rows:
-        told = f"-s {row['schedule']} -p 2 -m 4 --profile {GPT} --microbatch-size 2 --input-share 0.5"
-        simulated = data(pipesched, f"simulate {told}")
-        for name in ("steady_s_per_microbatch", "steady_bubble_fraction"):
-            assert row[name] == pytest.approx(simulated[name], rel=1e-9)
 
 
 def test_a_note_says_where_lists_are_too_long_to_be_repeated(pipesched, monkeypatch):

@@ -5,37 +5,10 @@ import json
 
 import pytest
 
-from pipesched.cli.errors import InputError
-from pipesched.cli.options.values import amounts, counts
 from tests.cli.json_answers import data
 
 COSTS = "--uniform f=1ms,i=1ms,w=1ms,saved_bytes=1MB,output_bytes=8KB"
 LINE = f"sweep -s 1f1b,interleaved,zbv -p 2,4 -m 4:16:x2 -v 1,2 {COSTS} --link bandwidth=1MB/s,1GB/s"
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
-        ("8:64:x2", (8, 16, 32, 64)),
-        ("4:16:4", (4, 8, 12, 16)),
-        ("3:5", (3, 4, 5)),
-        ("8:50:x2,1,2-3", (1, 2, 3, 8, 16, 32)),
-    ],
-)
-def test_counts_are_lists_and_ranges(text, numbers):
-    assert counts(text, "-m", 1) == numbers
-
-
-@pytest.mark.parametrize("text", ["8:32:y2", "8:32:2x", "32:8", "8:32:x1", "1:2:3:4"])
-def test_a_range_that_does_not_rise_is_refused_with_ranges_that_do(text):
-    with pytest.raises(InputError, match=f"-m: got '{text}', expected a range that rises, .* try 8:512:x2 or 4:16:4"):
-        counts(text, "-m", 1)
-
-
-def test_amounts_have_units_and_ranges_their_ends():
-    assert amounts("1e9,10GB/s", "--link: bandwidth_bytes_per_s") == (1e9, 1e10)
-    assert amounts("0.1:0.3:0.1", "--set: x") == pytest.approx((0.1, 0.2, 0.3))
-    assert amounts("1MB/s:1GB/s:x10", "--link: bandwidth_bytes_per_s") == pytest.approx((1e6, 1e7, 1e8, 1e9))
 
 
 def test_every_setting_is_in_the_file_and_agrees_with_simulate(pipesched, folder):

@@ -54,20 +54,6 @@ def test_several_schedules_start_from_the_same_weights_and_samples(pipesched, fo
     assert (folder / "t.md").read_text().startswith("| schedule")
 
 
-@pytest.mark.slow
-def test_pipelines_that_are_averaged_take_a_batch_each(pipesched, folder):
-    line = f"{QUICK.replace('-m 4', '')} -s avgpipe --set pipelines=2 --steps 6 --log run.jsonl --plot c.png --json"
-    answer = pipesched(line)
-    assert (answer.code, answer.err) == (0, "")
-    assert [line["samples"] for line in lines_of(folder / "run.jsonl")] == [16 * step for step in range(1, 7)]
-    (run,) = json.loads(answer.out)["runs"]
-    # two batches of 3 s in a step, on a device that never does more than one; 1F1B of two micro-batches adds a half
-    assert 2 * 3 <= run["seconds_per_step"] <= 2 * 3 * 1.5
-    assert (run["staleness"], run["weight_versions"]) == (0, 1)
-    other = json.loads(pipesched(f"{line} --averaging synchronous").out)["runs"][0]
-    assert other["training_loss"] != run["training_loss"]
-
-
 def test_without_costs_a_short_profile_is_measured(pipesched):
     answer = pipesched(f"train {MODEL} -s gpipe -p 2 --batch-size 8 --steps 2 --json")
     assert (answer.code, answer.err) == (0, "")
@@ -76,29 +62,13 @@ def test_without_costs_a_short_profile_is_measured(pipesched):
     assert data["runs"][0]["run_s"] > 0
 
 
-@pytest.mark.slow
-def test_the_time_to_a_target_is_that_of_the_step_that_reaches_it(pipesched, folder):
-    answer = pipesched(f"{QUICK} -s gpipe --steps 40 --lr 0.01 --target-loss 1.5 --log run.jsonl --json")
-    (run,) = json.loads(answer.out)["runs"]
-    losses = [line["loss"] for line in lines_of(folder / "run.jsonl")]
-    window = 2  # a twentieth of the steps
-    reached = next(n for n in range(window, 41) if sum(losses[n - window : n]) / window <= 1.5)
-    assert run["steps_to_target"] == reached
-    # the losses of the first step are known after (m + p - 1) forwards, of each later one a period of the run later
-    assert run["target_s"] == pytest.approx(5 / 4 + (reached - 1) * 15 / 4)
-
-
 def test_a_target_accuracy_ends_a_run_and_the_table_has_its_step(pipesched, folder):
-    line = "train digits:width=16,blocks=2 -s gpipe -p 2 --batch-size 32 --uniform f=1,b=2 --steps 100 --lr 0.01"
-    answer = pipesched(f"{line} --target-accuracy 0.3 --held-out-every 5 --out t.json --log run.jsonl")
-    assert (answer.code, answer.err) == (0, "")
+    line = "train digits:width=16,blocks=2 -s gpipe -p 2 --batch-size 32 --uniform f=1,b=2 --lr 0.01"
+    answer = pipesched(f"{line} --steps 100 --target-accuracy 0.3 --held-out-every 5 --out t.json --log run.jsonl")
     (run,) = json.loads((folder / "t.json").read_text())
     assert run["steps"] == run["steps_to_accuracy"] == len(lines_of(folder / "run.jsonl")) < 100
-    assert run["steps"] % 5 == 0
-    assert run["held_out_accuracy"] >= 0.3
     assert f"{run['steps']}, " in answer.out
-    answer = pipesched(f"{line.replace('100', '5')} --target-accuracy 1")
-    assert answer.out.count("not reached") == 2
+    assert pipesched(f"{line} --steps 5 --target-accuracy 1").out.count("not reached") == 2
 
 
 def test_several_seeds_have_a_row_each_and_a_curve_with_a_band(pipesched, folder):
@@ -116,46 +86,17 @@ def test_several_seeds_have_a_row_each_and_a_curve_with_a_band(pipesched, folder
     assert title in (folder / "c.svg").read_text()
 
 
-def test_a_run_that_diverges_is_said_to_and_ends(pipesched, folder):
+def test_a_run_that_diverges_is_said_to_and_its_weights_are_not_written(pipesched, folder):
     line = "train mlp:layers=4,width=4 -p 2 -m 2 --batch-size 4 --uniform f=1,b=2 --optimizer sgd --lr 100 --steps 200"
-    answer = pipesched(f"{line} --compare gpipe,pipedream --log run.jsonl --out t.json --plot c.png")
-    assert (answer.code, answer.err) == (0, "")
-    runs = json.loads((folder / "t.json").read_text())
-    for run in runs:
-        assert run["diverged_at"] == run["steps"] - 1 < 199
-        assert (run["training_loss"], run["held_out_loss"]) == (None, None)
-        assert f"step {run['diverged_at']}" in answer.out
+    answer = pipesched(f"{line} --compare gpipe --log run.jsonl --out t.json --plot c.png")
+    (run,) = json.loads((folder / "t.json").read_text())
+    assert (run["diverged_at"], run["training_loss"], run["held_out_loss"]) == (run["steps"] - 1, None, None)
+    assert f"step {run['diverged_at']}" in answer.out
     assert "nan" not in answer.out.lower()
-    assert len(lines_of(folder / "run.jsonl")) == sum(run["steps"] for run in runs)
+    assert len(lines_of(folder / "run.jsonl")) == run["steps"] < 200
     answer = pipesched(f"{line} -s gpipe --export m.safetensors")
     assert "m.safetensors was not written: the run diverged" in answer.out
     assert not (folder / "m.safetensors").exists()
-
-
-def test_pytorchs_lists_without_steps_are_trained(pipesched):
-    answer = pipesched(f"train {MODEL} -f mine.csv --batch-size 9 --steps 3 --uniform f=1,b=2 --json")
-    assert (answer.code, answer.err) == (0, "")
-    assert json.loads(answer.out)["runs"][0]["schedule"] == "mine"
-
-
-@pytest.mark.slow
-def test_micro_batches_that_are_pipelined_are_counted_over_the_whole_run(pipesched):
-    line = "train digits:blocks=2,width=8 -s hybrid -p 2 --batch-size 8 --steps 30 --uniform f=1,b=2 --json"
-    answer = pipesched(f"{line} --set pipelined=20")
-    assert (answer.code, answer.err) == (0, "")
-    (run,) = json.loads(answer.out)["runs"]
-    assert (run["steps"], run["staleness"]) == (30, 2)
-    # 20 micro-batches every f + b seconds, until the last has left both ranks, and 10 alone on either rank
-    assert run["run_s"] == pytest.approx(20 * 3 + 3 + 10 * 2 * 3)
-
-
-@pytest.mark.slow
-def test_lists_of_several_steps_are_trained_for_any_multiple_of_them(pipesched):
-    assert pipesched("show -s pipedream -p 2 -m 5 --out five.json").code == 0
-    answer = pipesched(f"train {MODEL} -f five.json --batch-size 8 --uniform f=1,b=2 --steps 20 --json")
-    assert (answer.code, answer.err) == (0, "")
-    (run,) = json.loads(answer.out)["runs"]
-    assert (run["steps"], run["staleness"]) == (20, 1)
 
 
 @pytest.mark.parametrize(("limit", "code"), [("1000B", 1), ("1GB", 0)])
@@ -184,18 +125,6 @@ def test_a_run_that_is_stopped_leaves_its_log_readable(tmp_path):
     lines = lines_of(log)
     assert [line["step"] for line in lines] == list(range(len(lines)))
     assert len(lines) > 5
-
-
-@pytest.mark.distributed
-def test_one_process_per_rank_trains_as_one_process_does(pipesched, folder):
-    line = f"{QUICK} -s pipedream_2bw --steps 4 --dtype float64 --json"
-    here, there = (
-        pipesched(f"{line} --log here.jsonl"),
-        pipesched(f"{line} --log there.jsonl --distributed --backend gloo"),
-    )
-    assert (there.code, there.err) == (0, "")
-    assert json.loads(there.out) | {"notes": []} == json.loads(here.out)
-    assert lines_of(folder / "there.jsonl") == lines_of(folder / "here.jsonl")
 
 
 def test_a_job_is_written_and_nothing_is_trained(pipesched, folder):

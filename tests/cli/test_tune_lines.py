@@ -61,17 +61,12 @@ def test_a_graph_without_a_model_is_run_by_its_costs(pipesched, folder):
     assert job_from_json((folder / "run.json").read_text(), "run.json").job.emulate is not None
 
 
-@pytest.mark.distributed
-def test_the_lines_that_are_printed_run(pipesched, folder):
+def test_the_lines_that_are_printed_are_those_of_the_data(pipesched, folder):
     save_json(replace(model(), model=MLP), folder / "m.json")
     line = "tune m.json -b 8 -p 2 -m 4 -n 2 --advance 1"
-    answer = pipesched(line)
-    run, train = re.findall(r"^    pipesched (.*)$", answer.out, re.MULTILINE)
-    assert run in json.loads(pipesched(f"{line} --json").out)["commands"]["run"]
-    ran = json.loads(pipesched(f"{run} --iterations 1 --json").out)
-    assert ran["makespan_s"] > 0
-    trained = json.loads(pipesched(f"{train} --steps 2 --json").out)
-    assert [row["steps"] for row in trained["runs"]] == [2]
+    printed = re.findall(r"^    (pipesched .*)$", pipesched(line).out, re.MULTILINE)
+    commands = json.loads(pipesched(f"{line} --json").out)["commands"]
+    assert [command.partition(" --link ")[0] for command in commands.values()] == printed
 
 
 def verified(*pairs):

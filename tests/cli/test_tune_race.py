@@ -39,6 +39,13 @@ def test_who_wins_is_the_answer_with_its_lines(tune):
     assert {row["state"] for row in race["contenders"]} == {"won", "slower"}
 
 
+def test_every_setting_may_be_run_in_place_of_predicted(tune):
+    data = json.loads(tune("--evaluator measure --json").out)
+    assert data["evaluator"] == "measure"
+    seconds = [row["seconds_per_batch"] for row in data["settings"]]
+    assert seconds == sorted(seconds) == [1e-3 / row["num_microbatches"] for row in data["settings"]]
+
+
 def test_verify_says_how_many_race(tune):
     few, more = (json.loads(tune(f"--budget 2000 --verify {count} --json").out) for count in (1, 3))
     assert len(few["race"]["contenders"]) < len(more["race"]["contenders"])

@@ -1,7 +1,5 @@
 """What lies in the folder where a command is started is a user's model when it is named as one, and else nothing."""
 
-import ast
-import json
 import os
 import re
 import sys
@@ -14,7 +12,6 @@ from tests.processes import run
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 OUR_NAMES = ("executor.py", "profiles.py", "profiles/__init__.py", "simulator.py", "schedules.py")
 STANDARD_NAMES = ("queue.py", "random.py")
 MODEL = """
@@ -74,7 +71,6 @@ def python(folder, *arguments):
     [
         "run -s 1f1b -p 2 -m 4 --model mymodel:factory",
         "profile mymodel:factory --repeats 1 --companions 1",
-        f"tune {ROOT}/profiles/data/gpt-10m-epyc.json --ranks 2 --batch-size 8 -n 1-8 --workers 2",
     ],
 )
 def test_a_command_takes_nothing_from_its_folder_but_the_model(worse, script, line):
@@ -83,19 +79,5 @@ def test_a_command_takes_nothing_from_its_folder_but_the_model(worse, script, li
 
 @pytest.mark.distributed
 def test_files_named_as_our_folders_are_in_nobodys_way(folder):
-    line = "run -s 1f1b -p 2 -m 4 --model mlp:layers=2,width=4"
+    line = f"tune {ROOT}/profiles/data/gpt-10m-epyc.json --ranks 2 --batch-size 8 -n 1-8 --workers 2"
     assert python(folder, "-m", "pipesched", *line.split())
-
-
-def imports(path):
-    """Return the lines of a notebook that import something."""
-    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    nodes = [node for cell in cells for node in ast.walk(ast.parse("".join(cell["source"])))]
-    lines = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    return [line for line in lines if "IPython" not in line]
-
-
-def test_notebooks_import_nothing_of_their_folder_where_python_is_told_so(worse):
-    lines = [line for path in NOTEBOOKS for line in imports(path)]
-    assert sum("pipesched" in line for line in lines) >= len(NOTEBOOKS)
-    python(worse, "-P", "-c", "\n".join(lines))

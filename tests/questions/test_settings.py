@@ -2,38 +2,62 @@
 
 import inspect
 import re
-import sys
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Literal, get_args
 
 import numpy as np
 import pytest
 
 import pipesched as library
-from pipesched.cli.main import main
 from pipesched.cli.options.option_groups import grouped, is_size, read_setting, setting_option
-from pipesched.executor import RunSettings
+from pipesched.cli.program import make_program
+from pipesched.executor import EmulationSettings, FaultSettings, Repetitions, RunSettings
+from pipesched.executor.launch import Measure, RunSpec
 from pipesched.questions import (
     CostSettings,
+    CutSettings,
+    EstimateSettings,
+    LinkSettings,
+    MeasureSettings,
+    MessageFacts,
     OptimizeSettings,
+    PartitionSettings,
     PlanSettings,
     PredictionSettings,
+    ProfileSettings,
+    RunFacts,
     SimulateSettings,
     SweepSettings,
+    TrainSettings,
     TuneSettings,
+    WhatIfSettings,
 )
 from pipesched.schedules.common import Description, declared, faults, option_name, values_of
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, asks, require_settings
+from pipesched.workflows.measuring import profile_from_runs, profile_links
 
-QUESTIONS = {
-    "simulate": SimulateSettings,
-    "optimize": OptimizeSettings,
-    "sweep": SweepSettings,
-    "tune": TuneSettings,
-    "plan": PlanSettings,
-}
-DECLARED = [RunSettings, NetworkOptions, CostSettings, PredictionSettings, *QUESTIONS.values()]
+QUESTIONS = [
+    ("simulate", library.simulate, (SimulateSettings,)),
+    ("optimize", library.optimize, (OptimizeSettings,)),
+    ("sweep", library.sweep, (SweepSettings,)),
+    ("tune", library.tune, (TuneSettings,)),
+    ("plan", library.plan, (PlanSettings,)),
+    ("run", library.run, (MeasureSettings, EmulationSettings, FaultSettings, CutSettings)),
+    ("verify", library.verify, (MeasureSettings, CutSettings)),
+    ("verify", library.verify_rounds, (MeasureSettings, CutSettings)),
+    ("train", library.train, (TrainSettings,)),
+    ("profile", library.profile, (ProfileSettings,)),
+    ("profile", library.analytic_profile, (EstimateSettings,)),
+    ("profile", library.costs_from_runs, (MessageFacts,)),
+    ("profile", profile_from_runs, (RunFacts,)),
+    ("what-if", library.what_if, (WhatIfSettings, MessageFacts)),
+    ("partition", library.partition, (PartitionSettings,)),
+    ("profile-links", profile_links, (LinkSettings,)),
+]
+WITH_A_COUNT = (library.verify_rounds, library.analytic_profile, library.partition)
+RECORDS = dict.fromkeys(record for _, _, records in QUESTIONS for record in records)
+DECLARED = [*RECORDS, RunSettings, Repetitions, NetworkOptions, CostSettings, PredictionSettings]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +114,10 @@ def test_one_declaration_is_an_option_a_keyword_and_a_line_of_the_documentation(
 
     options = inspect.signature(command).parameters
     told = {name: get_args(option.annotation) for name, option in options.items() if name != "note"}
-    flags = {name: option.default for name, (_, option) in told.items()}
-    assert flags == {
-        "num_eggs": "--eggs",
-        "heat": "--heat",
-        "boil_s": "--boil",
-        "is_salted": "--salted",
-        "pan_bytes": "--pan-bytes",
-        "settings_file": "--settings",
-    }
+    assert {name: option.default for name, (_, option) in told.items()} == {
+        "num_eggs": "--eggs", "heat": "--heat", "boil_s": "--boil", "is_salted": "--salted",
+        "pan_bytes": "--pan-bytes", "settings_file": "--settings",
+    }  # fmt: skip
     assert told["heat"][1].help == "Heat; see --eggs."
     assert (told["num_eggs"][1].min, told["num_eggs"][1].max, options["num_eggs"].default) == (1, 12, 2)
     made = command(num_eggs=5, heat=None, boil_s=1.0, is_salted=True, pan_bytes="2KiB", note="")
@@ -163,20 +182,26 @@ def test_each_setting_has_a_sentence_and_a_valid_default(record):
     assert [*faults(record(**required))] == []
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_each_setting_of_a_question_is_in_the_help_the_signature_and_the_documentation(name, monkeypatch, capsys):
-    function, settings = getattr(library, name), declared(QUESTIONS[name])
-    monkeypatch.setattr(sys, "argv", ["pipesched", name, "--help"])
-    with pytest.raises(SystemExit):
-        main()
-    parameters, help_page = inspect.signature(function).parameters, capsys.readouterr().out
-    options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_page))
-    positional = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert len(positional) <= 2
-    for key, setting in settings.items():
-        assert parameters[key].default == (inspect.Parameter.empty if setting.default is MISSING else setting.default)
-        assert setting.description.text in " ".join(function.__doc__.split())
-        assert {setting.option, setting.description.short or setting.option} <= options
+@pytest.mark.parametrize(("command", "function", "records"), QUESTIONS)
+def test_each_setting_is_an_option_a_keyword_and_a_line_of_the_documentation(command, function, records):
+    options = {name for option in make_program().get_command(None, command).params for name in option.opts}
+    parameters, text = inspect.signature(function).parameters, " ".join(function.__doc__.split())
+    num_positional = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
+    assert num_positional <= 2 + (function in WITH_A_COUNT)
+    for name, setting in ((name, setting) for record in records for name, setting in declared(record).items()):
+        description = setting.description
+        assert {setting.option, description.short or setting.option} <= options or not description.has_option, name
+        assert parameters[name].default == (inspect.Parameter.empty if setting.default is MISSING else setting.default)
+        assert parameters[name].annotation == setting.kind
+        assert f"{name}: {' '.join(description.text.split())}" in text
+
+
+def test_a_job_has_the_settings_of_its_question():
+    own = {"job", "model", "bounds"}
+    assert {field.name for field in fields(RunSpec)} - own == {*declared(RunSettings), *declared(FaultSettings)}
+    assert {*declared(Repetitions), *declared(EmulationSettings)} < {field.name for field in fields(Measure)}
+    measured = MeasureSettings(lr=0.5, iterations=3)
+    assert values_of(measured, RunSettings) | values_of(measured, Repetitions) == values_of(measured)
 
 
 def test_a_setup_has_the_declared_settings():
@@ -195,27 +220,34 @@ def test_one_count_or_several_become_a_tuple_of_pythons_integers(value, plain):
     assert {*map(type, settings.num_ranks)} == {int}
 
 
+COUNTS, TEXTS = declared(SweepSettings)["num_ranks"], declared(FaultSettings)["inject"]
+
+
 @pytest.mark.parametrize(
-    ("value", "fault"),
+    ("setting", "value", "fault"),
     [
-        ([], "got an empty list, expected at least one; try [1]"),
-        ("4", "got '4', expected an integer of at least 1"),
-        ([4, "8"], "got '8', expected an integer of at least 1"),
-        ([4, 0], "got 0, expected at least 1"),
-        (np.array(4.5), "got ndarray(..), expected a list"),
-        (iter([4]), "got list_iterator(..), expected a list"),
-        (None, "got None, expected an integer of at least 1"),
+        (COUNTS, [], "got an empty list, expected at least one; try [1]"),
+        (COUNTS, "4", "got '4', expected an integer of at least 1"),
+        (COUNTS, [4, "8"], "got '8', expected an integer of at least 1"),
+        (COUNTS, [4, 0], "got 0, expected at least 1"),
+        (COUNTS, np.array(4.5), "got ndarray(..), expected a list"),
+        (COUNTS, iter([4]), "got list_iterator(..), expected a list"),
+        (COUNTS, None, "got None, expected an integer of at least 1"),
+        (TEXTS, ["kill:rank=0,op=0F0"], None),
+        (TEXTS, (), None),
+        (TEXTS, "kill", "got 'kill', expected a list of texts; try ['kill']"),
+        (TEXTS, [3], "got 3, expected a text"),
+        (TEXTS, None, "got None, expected a list of texts"),
     ],
 )
-def test_counts_that_are_none_are_refused(value, fault):
-    assert declared(SweepSettings)["num_ranks"].fault(value) == fault
+def test_lists_of_another_kind_are_refused(setting, value, fault):
+    assert setting.fault(value) == fault
 
 
 def test_counts_are_lists_and_ranges_on_the_command_line():
-    setting = declared(SweepSettings)["num_ranks"]
-    assert read_setting(setting, "8:64:x2,3") == (3, 8, 16, 32, 64)
+    assert read_setting(COUNTS, "8:64:x2,3") == (3, 8, 16, 32, 64)
     with pytest.raises(ArgumentError, match="--ranks: got '0', expected whole numbers of at least 1"):
-        read_setting(setting, "0")
+        read_setting(COUNTS, "0")
 
 
 @pytest.mark.parametrize(
