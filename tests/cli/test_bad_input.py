@@ -10,25 +10,20 @@ from shutil import copy
 import pytest
 import typer
 
-from pipesched import costs_from_runs
 from pipesched.cli.errors import forget_files, in_flags
 from pipesched.cli.program import COMMANDS, complaint, make_program
-from pipesched.profiles.costs import SampleWork
 from pipesched.profiles.io import Plan, Predicted, save_json
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.hand_timelines import play
-from tests.profiles.hand_profiles import layer, measurement, profile
+from tests.profiles.hand_profiles import layer, profile
 from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, two_ranks
 
 DATA = Path(__file__).parents[2] / "profiles" / "data"
-CLUSTER = '{"format": "pipesched-cluster", "version": 1, "devices": [{}], "intra": %s}'
+FREE = '{"latency_s": 0, "bandwidth_bytes_per_s": null}'
+CLUSTER = f'{{"format": "pipesched-cluster", "version": 1, "devices": [{{}}], "intra": {FREE}}}'
 NODE = "node%d -- Linear -- forward_compute_time=1, backward_compute_time=2, activation_size=8, parameter_size=8\n"
-GPU = {"memory_bytes": 10**9, "flops_per_s": {"bfloat16": 1e12}, "memory_bandwidth_bytes_per_s": 1e9,
-       "link_bandwidth_bytes_per_s": 1e9, "efficiency": 0.5}  # fmt: skip
-"""A GPU without a curve of its kernels."""
-FAST = SampleWork(tokens=100, flops=1e15, peak_flops_per_s=1e12)
 SIMULATE = "simulate -s 1f1b -p 2 -m 4"
 COSTS = "--uniform f=1,b=2"
 
@@ -39,71 +34,44 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     for name in ("conv-epyc.json", "pipedream/gnmt.graph.txt"):
         copy(DATA / name, folder)
-    bare = measurement(input_bytes=0, output_bytes=0, output_storage_bytes=0, saved_bytes=0)
-    save_json(profile(*[layer(bare, weight_bytes=0, optimizer_bytes=0)] * 4), folder / "bare.json")
     spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=2)
-    plan = Plan(model="", schedule_spec=spec, partition=(2, 2), microbatch_size=1, batch_size=2, compression=None,
-                predicted=Predicted(1.0, 2.0))  # fmt: skip
-    modules = {"command": "os:system:command=touch PLANTED", "module": "mymod:factory"}
-    for name, model in {"mlp": "mlp:width=256,layers=4", "short": "mlp:layers=3", **modules}.items():
-        save_json(replace(plan, model=model), folder / f"{name}_plan.json")
-        save_json(replace(profile(*[layer()] * 4), model=model), folder / f"{name}.json")
+    plan = Plan(model="mlp:width=256,layers=4", schedule_spec=spec, partition=(2, 2), microbatch_size=1, batch_size=2,
+                compression=None, predicted=Predicted(1.0, 2.0))  # fmt: skip
+    save_json(plan, folder / "mlp_plan.json")
     save_json(replace(plan, model="graph elsewhere/vgg16.graph.txt"), folder / "graph_plan.json")
     save_json(replace(plan, partition=(1, 1, 2)), folder / "three_plan.json")
-    save_json(replace(plan, schedule_spec=replace(spec, name="1f1c")), folder / "unknown_plan.json")
-    save_json(replace(profile(*[layer()] * 4), sample_work=FAST), folder / "fast.json")
-    (folder / "config.json").write_text('{"model_type": "mamba"}')
-    (folder / "gpu.json").write_text(json.dumps(GPU))
+    save_json(replace(profile(*[layer()] * 4), model="mlp:layers=3"), folder / "short.json")
     (folder / "circle.txt").write_text(f"{NODE % 1}{NODE % 2}\tnode1 -- node2\n\tnode2 -- node1\n")
     return folder
 
 
 @pytest.fixture
 def bad(folder, models, no_ranks):
-    """Add files that are broken in every way."""
-    header = "stage,forward_s,backward_s\n"
-    for name, cell in {"nan": "nan", "negative": "-1", "infinite": "inf", "word": "x", "missing": ""}.items():
-        (folder / f"{name}.csv").write_text(f"{header}0,{cell},1\n1,1,1\n")
-    (folder / "three.csv").write_text(f"{header}0,1,1\n1,1,1\n2,1,1\n")
-    (folder / "semicolons.csv").write_text("stage;forward_s;backward_s\n0;0,5;1\n1;0,5;1\n")
-    (folder / "whole.csv").write_text("layer,fwd_ms,bwd_ms\nembed,1,2\nblock,3,6\nhead,1,2\n")
-    (folder / "junk.csv").write_text("0F0,0X1\n1F0\n")
-    (folder / "empty.csv").write_text("")
-    (folder / "empty.json").write_text("")
-    (folder / "timeline.json").write_text('{"format": "pipesched.timeline"}')
-    (folder / "cut.json").write_text('{"a": ')
-    (folder / "other.json").write_text('{"format": "x"}')
-    (folder / "one.json").write_text(CLUSTER % '{"latency_s": 0, "bandwidth_bytes_per_s": null}')
-    (folder / "nan.json").write_text(CLUSTER % '{"latency_s": NaN, "bandwidth_bytes_per_s": null}')
-    (folder / "slow.json").write_text(CLUSTER % '{"latency_s": 0, "bandwidth_bytes_per_s": -1}')
-    measured = play(build("gpipe", 2, 4), source="measured")
-    (folder / "measured.json").write_text(timeline_to_json(measured))
-    (folder / "works.json").write_text(timeline_to_json(replace(measured, spans=measured.without_messages)))
+    """Add files that are broken, or that do not go with what is asked."""
+    for name, text in {
+        "whole.csv": "layer,fwd_ms,bwd_ms\nembed,1,2\nblock,3,6\nhead,1,2\n",
+        "junk.csv": "0F0,0X1\n1F0\n",
+        "timeline.json": '{"format": "pipesched.timeline"}',
+        "cut.json": '{"a": ',
+        "other.json": '{"format": "x"}',
+        "one.json": CLUSTER,
+    }.items():
+        (folder / name).write_text(text)
+    (folder / "measured.json").write_text(timeline_to_json(play(build("gpipe", 2, 4), source="measured")))
     (folder / "predicted.json").write_text(timeline_to_json(play(build("gpipe", 2, 4))))
-    costs_from_runs(measured).save(folder / "costs.json")
-    for suffix in ("csv", "json"):
-        (folder / f"binary.{suffix}").write_bytes(bytes(range(256)) * 4)
-        (folder / f"folder.{suffix}").mkdir()
-    write_bad_traces(folder / "traces")
-    (folder / "models").symlink_to(models)
-    return folder
-
-
-def write_bad_traces(folder):
-    """Write the traces of two ranks, and some that do not go with them."""
-    folder.mkdir()
-    first, second = two_ranks(folder)
-    (folder / "cut.json").write_bytes(first.read_bytes()[:500])
-    (folder / "broken.json.gz").write_bytes(gzip.compress(first.read_bytes())[:-20])
-    (folder / "nan.json").write_text('{"traceEvents": [{"ph": "X", "ts": NaN}]}')
-    (folder / "early.json").write_text('{"traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "PP:1F0"}]}')
+    (folder / "binary.csv").write_bytes(bytes(range(256)) * 4)
+    (folder / "folder.json").mkdir()
+    traces = folder / "traces"
+    traces.mkdir()
+    first, second = two_ranks(traces)
+    (traces / "broken.json.gz").write_bytes(gzip.compress(first.read_bytes())[:-20])
+    (traces / "nan.json").write_text('{"traceEvents": [{"ph": "X", "ts": NaN}]}')
+    (traces / "early.json").write_text('{"traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "PP:1F0"}]}')
     hours = KinetoFile(1, base_ns=BASE_NS + 3 * 3600 * 10**9, host="another")
     hours.events = json.loads(second.read_text())["traceEvents"]
-    hours.write(folder / "hours.json")
-    for rank in (0, 1):
-        KinetoFile(rank).annotation("my forward", 0, 1).annotation("my loss", 1, 2).write(folder / f"mine{rank}.json")
-        own = KinetoFile(rank).annotation(f"ProfilerStep#{rank + 7}", 0, 9).annotation(f"PP:{rank}F0", 0, 1)
-        own.write(folder / f"step{rank}.json")
+    hours.write(traces / "hours.json")
+    (folder / "models").symlink_to(models)
+    return folder
 
 
 MESSAGES = Path(__file__).with_name("bad_input.txt")

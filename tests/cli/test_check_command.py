@@ -42,24 +42,6 @@ def test_a_schedule_says_on_which_backends_it_is_safe(pipesched):
     assert [line.split()[:2] for line in lines[3:]] == [[backend, "safe"] for backend in BACKENDS]
 
 
-def test_a_list_with_our_communication_is_not_safe_on_every_backend(pipesched):
-    Path("lists.json").write_text(to_json(lower(one_f_one_b(2, 2))))
-    answer = pipesched("check -f lists.json")
-    assert answer.code == 0
-    verdicts = [line.split()[:2] for line in answer.out.splitlines()[1:] if line.strip() and line[0] != " "]
-    assert verdicts == [
-        ["gloo", "safe"],
-        ["nccl", "safe"],
-        ["nccl-pair", "deadlocks"],
-        ["nccl-rank", "deadlocks"],
-        ["nccl-batched", "deadlocks"],
-        ["buffered", "safe"],
-    ]
-    said = " ".join(words(answer.out))
-    assert "rank 0 op 2: 0RECV_B0 waits forever for the other end, 1SEND_B0 of rank 1 (op 4)" in said
-    assert max(map(len, answer.out.splitlines())) <= 80
-
-
 @pytest.mark.parametrize(("backend", "code"), [("gloo", 0), ("nccl", 0), ("nccl-pair", 1), ("buffered", 0)])
 def test_the_exit_code_is_that_of_the_backend_asked_for(pipesched, backend, code):
     Path("lists.json").write_text(to_json(lower(one_f_one_b(2, 2))))

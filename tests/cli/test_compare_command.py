@@ -24,19 +24,6 @@ def rows_of(answer):
     return {row["name"]: row for row in json.loads(answer.out)["schedules"]}
 
 
-@pytest.fixture
-def stubborn(monkeypatch):
-    """A schedule of the catalogue that can never be built."""
-    from pipesched.schedules import ScheduleError
-    from pipesched.schedules.builders import catalogue
-
-    def build(num_ranks, num_microbatches):
-        raise ScheduleError(f"stubborn: got {num_ranks} ranks, expected other ones")
-
-    entry = catalogue.Entry("stubborn", build, "never", "nowhere")
-    monkeypatch.setitem(catalogue.CATALOGUE, "stubborn", entry)
-
-
 def test_every_schedule_that_can_be_run_is_in_the_table(pipesched):
     from pipesched.schedules.builders import CATALOGUE
 
@@ -58,15 +45,6 @@ def test_only_columns_that_are_shown_are_explained(pipesched, monkeypatch):
     assert "bubble fraction: idle / (devices x makespan)" in narrow
     assert "busiest device" not in narrow
     assert "bubble overhead: (makespan - busiest device) / busiest device" in wide
-
-
-def test_what_cannot_be_built_says_why_in_its_row(pipesched, stubborn):
-    answer = pipesched(f"compare --all -p 2 -m 4 {SPLIT} --json")
-    row = rows_of(answer)["stubborn"]
-    assert row.pop("reason") == "stubborn: got 2 ranks, expected other ones"
-    assert {value for key, value in row.items() if key != "name"} == {None}
-    table = pipesched(f"compare --all -p 2 -m 4 {SPLIT} --wide").out
-    assert table.rstrip().endswith("\nstubborn: got 2 ranks, expected other ones")
 
 
 def test_schedules_that_are_refused_for_one_reason_share_a_line(pipesched):
@@ -121,18 +99,3 @@ def test_several_files_are_all_written_and_the_table_is_printed_all_the_same(pip
     answer = pipesched(f"{line} {' '.join(f'--out {name}' for name in names.split())}")
     assert (answer.code, answer.out) == (0, printed)
     assert all((folder / name).stat().st_size for name in names.split())
-
-
-def test_two_timelines_have_a_row_per_device_and_equal_devices_are_one(pipesched, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    for name, slow in (("fast", "1"), ("slow", "2")):
-        costs = f"--uniform f={slow},b=2,saved_bytes=1e9"
-        assert pipesched(f"simulate -s gpipe -p 64 -m 2 {costs} --timeline {name}.json").code == 0
-    narrow, wide = (pipesched(f"compare fast.json slow.json {option}").out for option in ("", "--wide"))
-    (row,) = (line.split("│") for line in narrow.splitlines() if line.startswith("│"))
-    assert [cell.strip() for cell in row[1:8]] == [
-        "0-63", "6 s", "8 s", "+33.3%", "1.863 GiB", "1.863 GiB", "+0.0%",
-    ]  # fmt: skip
-    assert max(map(len, narrow.splitlines())) <= 80
-    assert "makespan: fast 195 s, slow 260 s, difference +33.3%" in narrow
-    assert "idle slow" in wide

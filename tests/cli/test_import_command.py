@@ -57,16 +57,6 @@ def test_other_commands_read_the_timeline(pipesched, traces):
     assert "620 us" in pipesched("import trace.json").out
 
 
-def test_a_run_is_compared_with_a_prediction_of_its_schedule(pipesched, traces):
-    two_ranks(traces / "traces", step_us=30)
-    assert pipesched(f"import {FILES} --out run.json").code == 0
-    costs = "--uniform f=1e-4,b=1e-4,step_s=3e-5"
-    assert pipesched(f"simulate -s gpipe -p 2 -m 2 {costs} --timeline predicted.json").code == 0
-    compared = json.loads(pipesched("compare predicted.json run.json --format json").out)
-    makespan = next(row for row in compared["quantities"] if row["quantity"] == "makespan_s")
-    assert makespan["error"] == pytest.approx(630 / 650 - 1)  # messages of 10 us are not in the prediction
-
-
 @pytest.mark.parametrize("order", ["predicted.json run.json", "run.json predicted.json"])
 def test_a_trace_without_optimizers_is_compared_with_a_prediction_that_has_them(pipesched, traces, order):
     assert pipesched(f"import {FILES} --out run.json").code == 0

@@ -83,42 +83,6 @@ def read(files, pipesched, monkeypatch, capsys):
     return call
 
 
-def refused(answer, name):
-    code, out, err = answer
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert name in err
-    return err
-
-
-@pytest.mark.parametrize("name", [*LINES, *JOBS])
-def test_a_byte_order_mark_changes_nothing(files, read, name):
-    before = read(name)
-    assert before[0] == (2 if name in JOBS else 0)
-    assert "processes were started" in before[2] or name not in JOBS
-    (files / name).write_bytes(MARK + (files / name).read_bytes())
-    assert read(name) == before
-
-
-@pytest.mark.parametrize("name", [name for name in (*LINES, *JOBS) if name.endswith(".json")])
-@pytest.mark.parametrize("depth", [120, 1100, 100_000])
-def test_json_that_is_nested_deeply_is_refused_in_one_line(files, read, name, depth):
-    fields = json.loads((files / name).read_text())
-    key = next(iter(fields.keys() - {"format", "version", "schedule_spec"}))
-    nested = json.dumps(fields | {key: "DEEP"}).replace('"DEEP"', "[" * depth + "]" * depth)
-    for text in (nested, "[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth, "[" * depth):
-        (files / name).write_text(text)
-        refused(read(name), name)
-
-
-@pytest.mark.parametrize("name", [*LINES, *JOBS])
-def test_a_file_that_is_cut_short_is_no_traceback(files, read, name):
-    data, chance = (files / name).read_bytes(), random.Random(name)
-    for length in (0, 1, *chance.sample(range(2, len(data) - 2), 4)):
-        (files / name).write_bytes(data[:length])
-        code, _, err = read(name)
-        assert (code, err.count("\n")) in ANSWERS
-
-
 def places(value, place=()):
     """Yield where there is anything in a document."""
     yield place
@@ -138,12 +102,40 @@ def edited(document, place, value):
 WRONG = (None, True, "5", "", -1, 2**63, 10**25, 0.5, 1e300, float("nan"), float("inf"), [], {}, [[]], "\ud800", "\n")
 
 
-@pytest.mark.parametrize("name", [name for name in (*LINES, *JOBS) if name.endswith(".json")])
-def test_a_value_of_another_type_is_no_traceback(files, read, name):
-    document, chance = json.loads((files / name).read_text()), random.Random(name)
+def damaged(name, data):
+    """Yield what is left of a file that is cut short, and of JSON values of other types and values too deep."""
+    chance = random.Random(name)
+    yield from (data[:length] for length in (0, 1, *chance.sample(range(2, len(data) - 2), 4)))
+    if not name.endswith(".json"):
+        return
+    document = json.loads(data)
     everywhere = list(places(document))
     for _ in range(25):
-        text = json.dumps(edited(document, chance.choice(everywhere), chance.choice(WRONG)))
-        (files / name).write_text(text)
+        yield json.dumps(edited(document, chance.choice(everywhere), chance.choice(WRONG))).encode()
+
+
+def nested(document):
+    """Yield documents of which a value, or the whole, is nested too deeply, with and without an end."""
+    key = next(iter(document.keys() - {"format", "version", "schedule_spec"}))
+    for depth in (120, 1100, 100_000):
+        deep = "[" * depth + "]" * depth
+        yield json.dumps(document | {key: "DEEP"}).replace('"DEEP"', deep)
+        yield from (deep, '{"a":' * depth + "1" + "}" * depth, "[" * depth)
+
+
+@pytest.mark.parametrize("name", [*LINES, *JOBS])
+def test_a_file_is_read_with_a_byte_order_mark_and_damaged_is_no_traceback(files, read, name):
+    file, before = files / name, read(name)
+    assert before[0] == (2 if name in JOBS else 0)
+    assert "processes were started" in before[2] or name not in JOBS
+    data = file.read_bytes()
+    file.write_bytes(MARK + data)
+    assert read(name) == before
+    for text in damaged(name, data):
+        file.write_bytes(text)
         code, _, err = read(name)
         assert (code, err.count("\n")) in ANSWERS, text
+    for text in nested(json.loads(data)) if name.endswith(".json") else ():
+        file.write_text(text)
+        code, out, err = read(name)
+        assert (code, out, err.count("\n"), name in err) == (2, "", 1, True), err

@@ -195,11 +195,3 @@ def test_a_named_gpu_has_its_own_memory_and_node(pipesched):
     limited = pipesched(f"plan llama3-70b {narrow} --nodes 2 --gpu h200 --memory-limit 20GB")
     assert limited.code == 1
     assert "no layout fits into 16.76 GiB, 90% of 18.63 GiB" in limited.err
-
-
-def test_a_given_machine_has_its_memory_whatever_the_gpu_as_for_simulate(pipesched):
-    narrow = "-b 32 --tp 2 --depth 2 -s 1f1b --microbatch-sizes 1 --top 1 --workers 1"
-    answer = pipesched(f"plan llama3-8b {narrow} --nodes 1 --gpu h100 --machine dgx-a100")
-    assert "90% of 39.39 GiB" in answer.out
-    simulated = pipesched("simulate -s 1f1b -p 4 -m 8 --profile llama3-8b --gpu h100 --machine dgx-a100 --tp 2")
-    assert "memory limit 39.39 GiB" in simulated.out + simulated.err

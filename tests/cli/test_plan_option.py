@@ -35,17 +35,6 @@ def _plans(folder):
     save_json(graph, folder / "graph.json")
 
 
-def test_a_placement_decides_which_links_the_messages_take(pipesched):
-    """Two nodes of two: the sum of gradients goes across, two transfers one after the other; or the activations do."""
-    machines = "--nodes 2 --gpus 2 --intra latency_s=0 --inter latency_s=1"
-    inside, across = (
-        json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 --width 2 --placement {way} {COSTS} {machines} --json").out)
-        for way in ("pipeline", "data")
-    )
-    assert inside["makespan_s"] == pytest.approx(15.0 + 2.0)
-    assert across["makespan_s"] == pytest.approx(15.0 + 4.0)  # 2 (p - 1) m / p transfers are not hidden
-
-
 def test_a_delayed_reduce_hides_behind_no_backward(pipesched):
     """F F B B of two stages takes 3 s, each Reduce 0.5 s: the first runs beside the second B, or before its Step."""
     layout = "-s interleaved -p 1 -m 1 -v 2 --width 2"
@@ -92,14 +81,6 @@ def test_planned_messages_are_compressed(pipesched):
         pipesched(f"simulate {what} {LINKED}").out for what in ("--plan half.json", f"{SAID} --compression half")
     )
     assert half == said != pipesched(f"simulate --plan plan.json {LINKED}").out
-
-
-def test_the_time_of_training_as_planned_is_predicted_with_its_compression(pipesched):
-    whole, half = (
-        json.loads(pipesched(f"train --plan {name} {LINKED} --steps 2 --json").out)["runs"][0]["seconds_per_step"]
-        for name in ("plan.json", "half.json")
-    )
-    assert half < whole
 
 
 def test_the_graph_of_a_plan_may_lie_elsewhere(pipesched):

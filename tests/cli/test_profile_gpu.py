@@ -47,40 +47,13 @@ def test_how_layers_are_computed_goes_with_the_plan_to_its_export(pipesched, fol
     assert "tensor parallelism: got 4, expected 1" in refused.err
 
 
-@pytest.mark.parametrize(
-    ("size", "gpus", "said"),
-    [
-        (4, "", "--gpus: got 8 devices of dgx-h100, a node of 8 GPUs, expected at most 2, as each device of the "
-         "profile is 4 GPUs that share its layers; try --gpus 2"),
-        (4, "--gpus 3", "--gpus: got 3 devices of dgx-h100, a node of 8 GPUs, expected at most 2, as each"),
-        (16, "--gpus 2", "--gpus: got 2 devices of dgx-h100, a node of 8 GPUs, expected at most 1, as each"),
-        (4, "--gpus 2", None),
-        (1, "", None),
-    ],
-)  # fmt: skip
-def test_a_node_has_no_more_devices_than_gpus_for_them(pipesched, size, gpus, said):
-    pipesched(f"profile {GPT} --gpu h100 --tensor-parallel {size} --out gpt.json")
-    options = f"-b 8 -s 1f1b --nodes 2 --machine dgx-h100 {gpus}"
-    answer = pipesched(f"plan gpt.json {options} --depth 2 --top 1")
-    if said is not None:
-        assert (answer.code, answer.err.count("\n")) == (2, 1)
-        assert answer.err.startswith(f"pipesched: {said}")
+@pytest.mark.parametrize(("gpus", "most"), [("", 2), ("--gpus 3", 2), ("--gpus 2", None)])
+def test_a_node_has_no_more_devices_than_gpus_for_them(pipesched, gpus, most):
+    pipesched(f"profile {GPT} --gpu h100 --tensor-parallel 4 --out gpt.json")
+    answer = pipesched(f"plan gpt.json -b 8 -s 1f1b --nodes 2 --machine dgx-h100 {gpus} --depth 2 --top 1")
+    if most is None:
+        assert (answer.code, answer.err) == (0, "")
+        assert "a device is 4 GPUs that share its layers: 4 devices are 16 GPUs" in answer.out
         return
-    assert (answer.code, answer.err) == (0, "")
-    assert ("a device is 4 GPUs that share its layers: 4 devices are 16 GPUs" in answer.out) == (size == 4)
-
-
-def test_the_kernel_of_attention_goes_with_the_plan_to_its_export(pipesched, folder):
-    pipesched(f"profile {GPT} --gpu h100 --microbatch-sizes 2 --attention flash_2 --out flash.json")
-    pipesched("plan flash.json -b 8 --devices 2 --depth 2 -s 1f1b --out plan.json")
-    assert "    --attention-backend flash\n" in pipesched("export megatron --plan plan.json").out
-
-
-def test_a_preset_is_estimated_on_the_gpus_of_a_stage(pipesched, folder):
-    answer = pipesched("profile llama3-70b --gpu h100 --tp 8 --sp --dp 2 --zero 1 --out p.json")
-    assert (answer.code, answer.err) == (0, "")
-    written = json.loads((folder / "p.json").read_text())
-    assert (written["model"], len(written["layers"])) == ("llama3-70b", 82)
-    assert written["provenance"]["sharding"]["data"] == 2
-    assert written["sample_work"]["tokens"] == 8192
-    assert written["sample_work"]["peak_flops_per_s"] == 989e12
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert f"devices of dgx-h100, a node of 8 GPUs, expected at most {most}, as each device of the " in answer.err

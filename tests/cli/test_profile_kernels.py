@@ -48,43 +48,6 @@ def table_of(folder, name, rows):
     (folder / name).write_text("op,batch,m,n,k,seconds\n" + "\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("--fit one.csv --gpu h100", "one.csv: got 1 products of matrices, expected at least 16, of which half are"),
-        (
-            "--fit few.csv --gpu h100",
-            "few.csv: got 15 products of matrices, expected at least 16, of which half are fitted; measure more",
-        ),
-        ("--fit none.csv --gpu h100", "none.csv: got No such file or directory, expected a file that can be read"),
-        ("--fit many.csv", "--fit: got it without --gpu, expected --gpu and --out; try --fit shapes.csv --gpu h100"),
-        ("--fit many.csv --gpu h100 --repeats 3", "--fit: got options of layers or of an estimate too, expected --gpu"),
-        ("--fit many.csv --gpu h10", "gpu: got 'h10', expected one of a10, a100"),
-        ("--fit many.csv --gpu curve.json", "curve.json: kernels: got 'a101', expected one of a100, b200"),
-        ("--fit blank.csv --gpu h100", "blank.csv: row 3, column seconds: got '', expected a number above 0"),
-        ("--fit many.csv --gpu slow.json", "many.csv: kernels: got 4.19e+03 of the bfloat16 peak of slow for m=64, "),
-        ("gpt --fit many.csv --gpu h100", "profile: got --shapes or --fit with a model, costs or runs, expected them"),
-        ("--shapes s.csv --gpu h100", "--shapes: got it with --fit, --gpu or --out, expected it alone; fit the table"),
-        ("--shapes s.csv --fit many.csv", "--shapes: got it with --fit, --gpu or --out, expected it alone"),
-        ("--shapes s.csv --companions 2", "--shapes: got an option of layers, expected --device, --dtype, --threads"),
-        ("--shapes s.csv --dtype float64", "--dtype: got 'float64', expected one of float32, bfloat16, float16"),
-        ("--shapes s.json", "s.json: got suffix '.json', expected .csv; try s.csv"),
-    ],
-)
-def test_what_cannot_be_measured_or_fitted_is_one_line(pipesched, folder, line, said):
-    for name, rows in {"one.csv": 1, "few.csv": 15, "many.csv": 40}.items():
-        table_of(folder, name, rows)
-    (folder / "slow.json").write_text(json.dumps(CORE | {"flops_per_s": {"bfloat16": 2e8}}))
-    (folder / "curve.json").write_text(json.dumps(CORE | {"kernels": "a101"}))
-    (folder / "blank.csv").write_text("op,batch,m,n,k,seconds\nmatmul,1,64,64,64,1e-5\nmatmul,1,64,64,64,\n")
-    before = sorted(folder.iterdir())
-    answer = pipesched(f"profile {line}")
-    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
-    assert answer.err.startswith("pipesched: ")
-    assert said in answer.err
-    assert sorted(folder.iterdir()) == before
-
-
 def test_the_library_answers_as_the_command(pipesched, folder):
     table_of(folder, "many.csv", 40)
     answer = pipesched("profile --fit many.csv --gpu a100 --json")

@@ -30,14 +30,11 @@ def test_a_schedule_of_as_many_stages_takes_those_of_the_file(pipesched):
 
 
 @pytest.mark.usefixtures("staged")
-def test_comparisons_sweeps_and_tunings_take_the_stages_of_the_file(pipesched):
-    compared = json.loads(pipesched("compare gpipe,1f1b -p 2 -m 4 --profile staged.graph.txt --json").out)
-    assert [row["makespan_s"] for row in compared["schedules"]] == pytest.approx([0.54, 0.54])
+def test_sweeps_and_tunings_take_the_stages_of_the_file(pipesched):
     swept = json.loads(pipesched("sweep -s 1f1b -p 2,3 -m 4 --profile staged.graph.txt --json").out)
     assert sorted(row["makespan_s"] for row in swept["settings"]) == pytest.approx([0.36, 0.54])
     assert any("stage_id" in note for note in swept["notes"])
-    tuned = pipesched("tune staged.graph.txt -p 2 -b 4 --schedule 1f1b")
-    assert "--partition 2,4" in tuned.out
+    assert "--partition 2,4" in pipesched("tune staged.graph.txt -p 2 -b 4 --schedule 1f1b").out
 
 
 @pytest.mark.usefixtures("staged")

@@ -36,21 +36,6 @@ def test_the_steady_bubble_counts_steps_that_a_file_leaves_to_its_caller(pipesch
     assert pipedream["steady_bubble_fraction"] == pytest.approx(0)
 
 
-def test_pipelines_that_drift_have_one_steady_time_in_every_command(pipesched):
-    """A simulation of its own, with ops that vary, has 33.2 ms; lockstep would have 41.25 ms, and 1F1B has it."""
-    line = "-p 4 -m 16 --set pipelines=2,advance=1 --uniform f=10ms,b=20ms"
-    simulated = data(pipesched, f"simulate -s avgpipe {line}")
-    assert simulated["steady_s_per_microbatch"] == pytest.approx(0.0332, rel=0.01)
-    assert simulated["makespan_s"] == pytest.approx(0.66)
-    (compared,) = data(pipesched, f"compare avgpipe {line}")["schedules"]
-    (swept,) = data(pipesched, f"sweep -s avgpipe {line}")["settings"]
-    for row in (compared, swept):
-        assert row["steady_s_per_microbatch"] == simulated["steady_s_per_microbatch"]
-    assert compared["steady_error"] == simulated["steady_error"] < 0.02
-    told = pipesched(f"simulate -s avgpipe {line}").out
-    assert f" ± {simulated['steady_error']:.1%} per micro-batch" in " ".join(told.split())
-
-
 def test_a_note_says_where_lists_are_too_long_to_be_repeated(pipesched, monkeypatch):
     monkeypatch.setattr("pipesched.simulator.tuner.setting_evaluation._MOST_CELLS", 7)
     for module in ("plan_judge", "plan_search"):

@@ -55,16 +55,6 @@ def test_the_devices_of_a_copy_have_the_same_work_together_under_every_schedule(
         assert list(busy_s.values()) == [m * 3.0] * width * p
 
 
-def test_copies_of_a_pipeline_take_as_long_as_one_and_hold_as_many_micro_batches(pipesched):
-    costs = "-p 4 -m 8 --uniform f=1,b=2"
-    for width in (1, 2, 3):
-        alone = data(pipesched, f"simulate -s 1f1b {costs} --width {width}")
-        (row,) = data(pipesched, f"compare 1f1b {costs} --width {width}")["schedules"]
-        assert alone["makespan_s"] == row["makespan_s"] == (8 + 4 - 1) * 3
-        assert [device["peak_microbatches"] for device in alone["devices"]] == [4, 3, 2, 1] * width
-        assert row["peak_microbatches_worst"] == 4
-
-
 @pytest.mark.parametrize("options", ["-s 1f1b -p 2 -m 4 --width 3", "-s data_parallel -p 4 -m 8", "-s wpipe -p 4 -m 8"])
 def test_a_schedule_costs_the_same_from_a_file(pipesched, folder, options):
     assert pipesched(f"show {options} --out lists.json").code == 0

@@ -6,8 +6,8 @@ import pytest
 
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
+from tests.cli.json_answers import data
 from tests.hand_timelines import play
-from tests.profiles.traces.kineto_files import two_ranks
 
 CHANGES = "--link latency=x0.5 --slow device=1,factor=1.2 --slow link=0-1,factor=2 -m 6 --recompute all --draws 5"
 
@@ -45,34 +45,15 @@ def test_several_changes_at_once_are_told_in_a_table_of_80_columns(pipesched, ru
     assert run.with_name("change.png").exists()
 
 
-def test_data_and_table_say_the_same(pipesched, run):
-    answer = pipesched("what-if run.json -s 1f1b -m 8 --draws 3 --json")
-    data = json.loads(answer.out)
-
-    assert [row["quantity"] for row in data["quantities"]][:2] == ["makespan_s", "micro-batch_s"]
-    assert data["quantities"][0]["after"] == play(build("1f1b", 2, 8), 0.25).makespan_s
-    assert data["draws"] == 3
-    assert pipesched("what-if run.json -s 1f1b -m 8 --draws 3 --json --out found.json").out == answer.out
-    assert json.loads(run.with_name("found.json").read_text()) == data
-
-
-def test_a_schedule_may_come_from_a_file(pipesched, run):
-    answer = pipesched("what-if run.json -f mine.csv --draws 2 --json")
-
-    assert answer.code == 0
-    assert json.loads(answer.out)["schedule"] == "mine"
-
-
-def test_traces_become_a_run_that_is_asked(pipesched, folder):
-    (folder / "traces").mkdir()
-    two_ranks(folder / "traces")
-    assert pipesched("import traces/rank0.json traces/rank1.json --out imported.json").code == 0
-    answer = json.loads(pipesched("what-if imported.json -m 4 --draws 2 --json").out)
-
-    # GPipe on 2 ranks, ops of 100 us, messages of 10 us: (m + p - 1) (t_f + t_b) + 2 (p - 1) 10 us
-    assert [answer["quantities"][0][when] for when in ("measured", "before", "after")] == pytest.approx(
-        [620e-6, 620e-6, 1020e-6]
-    )
+def test_data_say_before_and_after(pipesched, run):
+    line = "what-if run.json -s 1f1b -m 8 --draws 3"
+    answer = data(pipesched, line)
+    assert [row["quantity"] for row in answer["quantities"]][:2] == ["makespan_s", "micro-batch_s"]
+    assert answer["quantities"][0]["after"] == play(build("1f1b", 2, 8), 0.25).makespan_s
+    assert answer["draws"] == 3
+    assert pipesched(f"{line} --out found.json").code == 0
+    assert json.loads(run.with_name("found.json").read_text()) == answer
+    assert data(pipesched, "what-if run.json -f mine.csv --draws 2")["schedule"] == "mine"
 
 
 @pytest.fixture
@@ -84,15 +65,11 @@ def slow_run(folder):
 
 
 def test_slow_layers_and_a_slow_device_have_an_answer_each(pipesched, slow_run):
-    both = json.loads(pipesched("what-if slow.json -s interleaved -v 2 --draws 2 --json").out)
-    chosen = [
-        json.loads(pipesched(f"what-if slow.json -s interleaved -v 2 --draws 2 --json --slowness {slowness}").out)
-        for slowness in ("layers", "device")
-    ]
-    assert [both["change"], both["change_if_slow_device"]] == [answer["change"] for answer in chosen]
-    assert both["interval"] == pytest.approx(sorted(answer["change"] for answer in chosen))
-    assert [answer["change_if_slow_device"] for answer in chosen] == [None, None]
-    said = " ".join(pipesched("what-if slow.json -s interleaved -v 2 --draws 2").out.split())
+    line = "what-if slow.json -s interleaved -v 2 --draws 2"
+    both, layers, device = (data(pipesched, line + said) for said in ("", " --slowness layers", " --slowness device"))
+    assert [both["change"], both["change_if_slow_device"]] == [layers["change"], device["change"]]
+    assert both["interval"] == pytest.approx(sorted((layers["change"], device["change"])))
+    said = " ".join(pipesched(line).out.split())
     assert "stage 2 on device 2 took 1.3 times as long as its peers." in said
     assert "--slowness layers or device says it" in said
 
