@@ -55,6 +55,7 @@ def test_the_page_is_right_that_it_is_1f1b_and_more(pipesched, page_folder):
     assert (lists.name, lists.ops) == ("mine.py:eager", build("1f1b", 4, 8).ops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

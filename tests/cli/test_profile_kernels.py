@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-import pipesched as library
 from pipesched.profiles.io import load_gpu, load_kernel_table
+from pipesched.workflows.measuring import fit_gpu
 
 CORE = {
     "memory_bytes": 16_000_000_000,
@@ -51,7 +51,7 @@ def table_of(folder, name, rows):
 def test_the_library_answers_as_the_command(pipesched, folder):
     table_of(folder, "many.csv", 40)
     answer = pipesched("profile --fit many.csv --gpu a100 --json")
-    fitted = library.fit_gpu(folder / "many.csv", "a100")
+    fitted = fit_gpu(folder / "many.csv", "a100")
     said = json.loads(answer.out)
     curve = said["gpu"]["kernels"]
     assert fitted.gpu.kernels is not None
@@ -68,4 +68,4 @@ def test_a_table_of_another_device_has_a_note(folder, gpu, is_foreign):
     rows = [f"NVIDIA A100-SXM4-40GB,matmul,1,{64 * (row + 1)},256,256,{1e-5 * (row + 1)}" for row in range(40)]
     (folder / "of_a100.csv").write_text("\n".join(["gpu,op,batch,m,n,k,seconds", *rows]))
     note = f"the table was measured on NVIDIA A100-SXM4-40GB: the fitted GPU is no {gpu}"
-    assert (note in library.fit_gpu(folder / "of_a100.csv", gpu).notes) == is_foreign
+    assert (note in fit_gpu(folder / "of_a100.csv", gpu).notes) == is_foreign
