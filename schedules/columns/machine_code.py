@@ -7,7 +7,9 @@ machine code, and from `_COMPILING` times as many steps in any case.
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,6 +54,7 @@ def run_loop(
     """
     if _is_hot(num_steps, loop, parts) and not any(map(_has_objects, arguments)):
         code = compiled(loop, parts)
+        _compile_alone(code, arguments)
         return _interruptibly(code, arguments) if num_steps >= _LONG else code(*arguments)
     lists: list[tuple[npt.NDArray[Any], list[Any]]] = []
     result = loop(*(_in_lists(argument, lists) for argument in arguments))
@@ -123,6 +126,20 @@ def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (
         if index.stat().st_mtime < changed_s:
             index.unlink(missing_ok=True)
     return code  # type: ignore[no-any-return]
+
+
+def _compile_alone(code: Any, arguments: tuple[Any, ...]) -> None:
+    """Compile or load a loop that is new to this process, while no other process compiles it."""
+    if code.overloads or code.stats.cache_path is None:
+        return
+    import numba
+
+    folder = Path(code.stats.cache_path)
+    with suppress(OSError):  # without a lock, each process compiles
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{code.py_func.__qualname__}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            code.compile(tuple(map(numba.typeof, arguments)))
 
 
 def _indices(loop: Callable[..., Any], code: Any) -> Iterator[Path]:

@@ -106,6 +106,27 @@ def test_code_on_disk_is_loaded_earlier_than_a_loop_is_compiled_and_compiling_is
     assert (anew.stdout, anew.stderr) == ("False False False True\ncompiling False\n12.0 12\nTrue\n4.0\n", "")
 
 
+@pytest.mark.slow
+def test_of_two_processes_that_start_together_one_compiles_a_loop(tmp_path):
+    pytest.importorskip("numba")
+    (tmp_path / "loop.py").write_text(f"import numpy as np\n{LOOP}")
+    program = (
+        "import numba; from loop import add, np; from pipesched.schedules.columns import machine_code; "
+        "machine_code.on_compile(lambda _: print('compiling')); machine_code.BREAK_EVEN = 0; "
+        "print('ready', flush=True); input(); print(machine_code.run_loop(add, np.arange(4.0), 2.0, num_steps=1))"
+    )
+    pipes, environment = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}, dict(os.environ)
+    environment["NUMBA_CACHE_DIR"] = str(tmp_path / "kept")
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment, **pipes) for _ in range(2)
+    ]
+    assert [process.stdout.readline() for process in started] == ["ready\n"] * 2
+    for process in started:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert sorted(process.communicate(timeout=120)[0] for process in started) == ["12.0\n", "compiling\n12.0\n"]
+
+
 def test_a_loop_changes_its_arrays_and_no_others_in_both_ways(monkeypatch):
     pytest.importorskip("numba")
     for break_even in (10**12, 0):
