@@ -11,7 +11,6 @@ from pipesched.profiles.clusters import Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Span, Timeline, make_schedule
 from pipesched.schedules.builders import build
-from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send, Step, backward, forward
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CAUSES, Metrics, metrics
@@ -37,17 +36,6 @@ def test_the_idle_time_of_two_ranks_is_charged_as_worked_out_by_hand():
     assert run_metrics.bubble_overhead == 4 / 6
     assert run_metrics.bubble_of_longest_span == 4 / 10
     assert run_metrics.throughput == 0.2
-
-
-@pytest.mark.parametrize("name", ["1f1b", "zb_h1", "pipedream"])
-def test_a_timeline_has_the_same_metrics_whoever_made_it(name):
-    schedule, costs = lower(build(name, 3, 6)), StageCosts((StageCost(1.0, 2.0, 1.0, 1.0, saved_bytes=8),) * 3)
-    timeline = simulate_lists(schedule, costs, flat(3, Link(0.5)))
-    timeline = replace(timeline, memory=memory(timeline, costs, schedule))
-    expected = metrics(timeline)
-    assert expected.devices[0].peak_memory_bytes
-    for source in ("predicted", "measured", "replayed"):
-        assert metrics(replace(timeline, source=source)) == expected
 
 
 def test_a_starved_rank_waits_upstream():

@@ -159,20 +159,6 @@ def test_an_overlap_takes_the_longer_and_what_is_not_hidden_of_the_shorter_in_on
     assert times(simulate_lists(PAIRED, uniform(1, 2.0, 1.0, overlap=overlap)), 0)[str(PAIR)] == (2.0, end_s + 1)
 
 
-def test_an_overlap_waits_for_the_messages_of_both_and_gives_both_when_it_is_over():
-    # Rank 1 waits with the F that it could run for the gradient; ranks 0 and 2 get theirs at the same time.
-    pair = Overlap(forward(1, 1), backward(1, 0))
-    rows = [
-        [forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)],
-        [forward(1, 0), pair, backward(1, 1)],
-        [forward(2, 0), backward(2, 0), forward(2, 1), backward(2, 1)],
-    ]
-    timeline = simulate_lists(make_schedule("pair", 3, 2, rows), uniform(3, 1.0, 2.0, overlap=0.5))
-    assert times(timeline, 1)[str(pair)] == (5.0, 7.5)
-    assert times(timeline, 0)["0B0"] == (7.5, 9.5)
-    assert times(timeline, 2)["2F1"] == (7.5, 8.5)
-
-
 def test_the_two_of_an_overlap_use_a_shared_device_together_while_both_run():
     # Each op uses 0.4 of the device. For the 0.5 s that both of the pair run, 0.8 and the 0.4 of rank 1 are wanted:
     # that takes 0.6 s, and rank 1 is late by as much as the pair. All else runs at full speed.
@@ -196,21 +182,6 @@ def test_every_half_of_an_overlap_has_a_jitter_of_its_own():
 def test_an_overlap_that_is_no_share_is_refused(overlap):
     with pytest.raises(SimulationError, match=r"costs \(uniform\) of overlap .*, expected 0 to 1"):
         simulate_lists(PAIRED, uniform(1, 1.0, 2.0, overlap=overlap))
-
-
-def replicas() -> Schedule:
-    rows = [[forward(0, rank), backward(0, rank), Reduce(0), Step(0)] for rank in range(2)]
-    rows[0].insert(2, forward(0, 2))
-    return make_schedule("replicas", 1, 3, rows)
-
-
-def test_a_reduce_waits_for_all_replicas_and_then_for_a_ring_all_reduce():
-    # Two ranks: 2 rounds of half of 100 bytes at 50 bytes/s and of 0.5 s latency.
-    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.25, weight_bytes=100),))
-    timeline = simulate_lists(replicas(), costs, flat(2, Link(0.5, 50.0)))
-    reduces = [span for span in timeline.spans if isinstance(span.op, Reduce)]
-    assert [(span.posted_s, span.start_s, span.end_s) for span in reduces] == [(4.0, 4.0, 7.0), (3.0, 4.0, 7.0)]
-    assert times(timeline, 1)["0STEP"] == (7.0, 7.25)
 
 
 def test_jitter_is_reproducible_and_does_not_depend_on_the_protocol():

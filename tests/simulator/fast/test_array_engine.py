@@ -20,7 +20,7 @@ from pipesched.schedules.ops import Reduce
 from pipesched.schedules.transforms import replicate
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import CompiledLists, LoadedProgram, compile_lists, simulate_arrays
+from pipesched.simulator.fast import LoadedProgram, compile_lists, simulate_arrays
 from tests.properties import examples
 from tests.simulator.fast.draws import drawn, random_machines
 from tests.simulator.fast.timelines import AskedSimPyError, assert_same_timeline, without_simpy
@@ -79,19 +79,6 @@ def test_the_program_of_some_costs_gives_the_times_of_others(seed):
         times_s, expected = LoadedProgram(program, costs, cluster).times(), simulate_lists(schedule, costs, cluster)
         assert_same_timeline(program.timeline(times_s), expected)
         assert program.makespan_s(times_s) == pytest.approx(expected.makespan_s, rel=1e-9)
-
-
-def test_without_a_cluster_messages_take_no_time():
-    assert simulate_arrays(build("1f1b", 4, 8), uniform(4, 1.0, 2.0)).makespan_s == 33.0
-
-
-def test_compiled_lists_give_the_makespan_of_any_seed():
-    schedule, costs, cluster = lower(build("1f1b", 3, 4)), uniform(3, 1.0, 2.0), flat(3)
-    lists = CompiledLists(schedule, costs, cluster)
-    for seed in range(3):
-        expected = simulate_lists(schedule, costs, cluster, jitter=0.2, seed=seed)
-        assert lists.makespan_s(0.2, seed) == expected.makespan_s
-        assert lists.timeline(0.2, seed) == expected
 
 
 def test_a_program_without_hand_over_is_not_run_where_handing_over_takes_time():

@@ -111,7 +111,7 @@ def test_the_long_run_is_simpys():
     assert pace_s < 0.95 * ends[0][0]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_compiled_they_are_the_same_bit_for_bit(seed, monkeypatch):
     chance = random.Random(seed)
     costs, cluster = random_costs(chance, 3), random_cluster(chance, 3)
@@ -123,7 +123,7 @@ def test_compiled_they_are_the_same_bit_for_bit(seed, monkeypatch):
     assert ends_s[0] == ends_s[1]
 
 
-@pytest.mark.parametrize("transfer_s", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("transfer_s", [0.5, 2.0])
 def test_pipelines_that_share_no_device_time_but_a_link_drift_too(transfer_s):
     """An iteration alone is F c F B c B; of two in lockstep, each message takes twice as long."""
     stages = StageCost(1.0, 1.0, output_bytes=10, utilisation=0.5), StageCost(1.0, 1.0, utilisation=0.5)

@@ -8,7 +8,7 @@ from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules.ops import Phase, computes
 from pipesched.schedules.transforms import ScheduleSpec, training_run
-from pipesched.simulator import USUAL_NETWORK, Inexact, NetworkOptions, Scenario, SimulationError
+from pipesched.simulator import USUAL_NETWORK, Inexact, Scenario, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
 from tests.properties import examples
@@ -49,11 +49,9 @@ def test_wpipe_takes_longer_than_its_work_by_what_fills_and_drains_it():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["gpipe", "1f1b", "interleaved", "zb_h1", "pipedream", "pipedream_2bw", "wpipe", "chimera"]
-)
+@pytest.mark.parametrize("name", ["gpipe", "interleaved", "zb_h1", "pipedream_2bw", "wpipe", "chimera"])
 def test_a_long_run_takes_as_long_as_simulated_whole(name):
-    run = training_run(name, P, 8, 90)
+    run = training_run(name, P, 4, 90)
     lists = run.lists(90)
     costs = StageCosts(
         tuple(StageCost(1 + 0.3 * (s % 3), None, 0.9, 1.1 - 0.2 * (s % 2), step_s=0.4) for s in range(lists.num_stages))
@@ -91,7 +89,7 @@ def test_a_run_that_changes_its_pace_and_is_too_long_is_refused():
     assert "expected at most 50000, to be simulated whole" in answer.reason
 
 
-@examples(20)
+@examples(10)
 @given(st.sampled_from(["gpipe", "pipedream", "pipedream_2bw"]), st.integers(1, 80))
 def test_losses_are_known_in_order_and_before_the_end(name, num_steps):
     duration = predicted(name, num_steps, uniform(3, 1.0, 1.5), num_ranks=3)
@@ -105,18 +103,6 @@ def test_losses_are_known_in_order_and_before_the_end(name, num_steps):
 def test_optimizer_steps_take_their_time():
     costs = StageCosts(tuple(StageCost(1.0, 2.0, step_s=0.5) for _ in range(P)))
     assert predicted("pipedream", 500, costs).period_s == pytest.approx(3.5)
-
-
-@pytest.mark.parametrize("network", [NetworkOptions(sends="blocking"), NetworkOptions("eager", slowdown=0.5)])
-def test_a_long_run_takes_as_long_as_simulated_whole_whatever_its_messages_do(network):
-    run = training_run("1f1b", 3, 6, 60)
-    costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10),) * 3)
-    cluster = flat(3, Link(0.1, 50.0))
-    duration = time_of(run, 60, costs, cluster, network)
-    whole = simulate_lists(run.lists(60).held(), costs, cluster, network=network)
-    assert len(duration.known_s) < 60
-    assert duration.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
-    assert duration.makespan_s > time_of(run, 60, costs, cluster).makespan_s
 
 
 def test_a_run_of_several_pipelines_is_refused():

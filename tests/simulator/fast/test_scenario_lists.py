@@ -9,7 +9,6 @@ from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
 from pipesched.schedules import repeat
 from pipesched.schedules.builders import build
-from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import NetworkOptions, Scenario
@@ -20,13 +19,6 @@ from tests.schedules.builder_rules import kinds
 NETWORK = NetworkOptions()
 NAMES = [name for name in kinds() if name not in ("avgpipe", "spectrain")]
 """Without pipelines on shared devices and predictions, which drawn costs do not say."""
-
-
-@pytest.fixture(params=["lists", "arrays"])
-def form(request, monkeypatch):
-    """Let loops run in plain Python, or as machine code."""
-    monkeypatch.setattr(machine_code, "BREAK_EVEN", 10**12 if request.param == "lists" else 0)
-    return request.param
 
 
 def drawn_costs(draw, num_stages):
@@ -61,7 +53,7 @@ def assert_as_simulated(lists, scenario):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_times_and_peaks_are_those_of_simpy_under_any_costs(name, form):
+def test_times_and_peaks_are_those_of_simpy_under_any_costs(name):
     draw, batch = random.Random(name), build(name, 4, 8)
     for schedule in (batch, recompute(batch)) if not batch.traits.is_asynchronous else (batch,):
         lists = ScenarioLists(lower(schedule))
@@ -101,7 +93,7 @@ def test_costs_without_bytes_have_no_peaks():
 
 
 @pytest.mark.parametrize("name", ["zb_h2", "zbv", "1f1b", "interleaved"])
-def test_the_pace_is_by_how_much_a_run_of_one_batch_more_is_longer(name, form):
+def test_the_pace_is_by_how_much_a_run_of_one_batch_more_is_longer(name):
     schedule = build(name, 3, 6)
     runs = RepeatedRuns(schedule)
     for bandwidth in (16.0, 48.0):

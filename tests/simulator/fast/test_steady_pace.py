@@ -139,7 +139,6 @@ def test_lowered_lists_have_the_traits_of_their_schedule():
 SHARED = [  # pipelines, ranks, micro-batches of each, advance, (F, B) of each stage, bandwidth, latency
     (1, 3, 4, 0, None, 100.0, 0.003),
     (2, 3, 5, 1, [(0.012, 0.020), (0.008, 0.023), (0.011, 0.018)], 100.0, 0.0),
-    (3, 5, 8, 0, [(0.01, 0.02), (0.012, 0.02), (0.01, 0.024), (0.008, 0.015), (0.01, 0.02)], None, 0.0),
     (4, 3, 9, 0, [(0.01, 0.03), (0.02, 0.01), (0.01, 0.02)], None, 0.003),
 ]
 

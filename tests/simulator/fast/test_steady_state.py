@@ -15,7 +15,6 @@ from pipesched.schedules.ops import Phase
 from pipesched.simulator import NetworkOptions, Scenario
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import (
-    RepeatedRuns,
     UnflushedRuns,
     batch_pace,
     repeated_pace,
@@ -132,22 +131,6 @@ def test_the_timeline_of_a_batch_with_blocking_sends_does_not_show_its_pace():
     timeline = simulate_lists(schedule, costs, flat(2), network=network)
     assert batch_pace(schedule, timeline, flat(2)) is not None
     assert batch_pace(schedule, timeline, flat(2), network) is None
-
-
-@pytest.mark.parametrize(("name", "p", "m"), [("gpipe", 4, 6), ("1f1b", 4, 4), ("1f1b", 3, 9), ("1f1b", 1, 5)])
-def test_the_steady_bubble_of_a_flushed_batch_is_that_of_gpipes_closed_form(name, p, m):
-    schedule = build(name, p, m)
-    answer = RepeatedRuns(schedule).predict(Scenario(schedule, uniform(p, 1.0, 2.0), flat(p)))
-    assert answer.seconds == pytest.approx(3 * (m + p - 1), rel=1e-9)
-    assert answer.bubble_fraction == pytest.approx((p - 1) / (m + p - 1), rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 16)])
-def test_pipedream_has_no_bubble_in_the_long_run(p, m):
-    longer = lambda times: build("pipedream", p, times * m)  # noqa: E731 -- what is asked for
-    answer = UnflushedRuns(longer(1), longer).predict(Scenario(longer(1), uniform(p, 1.0, 2.0), flat(p)))
-    assert answer.seconds == pytest.approx(3 * m, rel=1e-9)
-    assert answer.bubble_fraction == pytest.approx(0.0, abs=1e-9)
 
 
 def test_longer_runs_that_are_kept_have_the_pace_of_the_slowest_stage_under_any_costs():

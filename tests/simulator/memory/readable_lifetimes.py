@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from typing import NamedTuple, TypeAlias, TypeVar, assert_never
 
 from pipesched.profiles.costs import StageCosts
@@ -30,7 +29,7 @@ from pipesched.schedules.ops import (
 )
 from pipesched.schedules.semantics import Acknowledgements
 from pipesched.schedules.weights import looks_ahead
-from pipesched.simulator import Buffers, SimulationError, differ
+from pipesched.simulator import Buffers, differ
 from pipesched.simulator.memory import KINDS
 
 _State = TypeVar("_State")
@@ -90,70 +89,11 @@ def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
 
 
 def seen_at_once(states: Sequence[_State], size: Callable[[_State], float]) -> Sequence[_State]:
-    """Return the states to show of one time: the last, and before it the largest in between, if that is larger.
-
-    Args:
-        states: States at the instants of that time, one after the other.
-        size: Maps a state to the number that is compared.
-    """
+    """Return the states to show of one time: the last, and before it the largest in between, if that is larger."""
     if len(states) < 2:
         return states
     largest = max(states, key=size)
     return states[-1:] if size(largest) <= size(states[-1]) else (largest, states[-1])
-
-
-class Part(StrEnum):
-    """The part of a micro-batch's activations that is held."""
-
-    INPUT = "input"
-    SAVED = "saved"
-    SAVED_FOR_WEIGHT = "saved_for_weight"
-
-
-class Activation(NamedTuple):
-    """A part of the activations of one micro-batch on one stage, and when it is held."""
-
-    part: Part
-    stage: int
-    since: Instant
-    until: Instant
-
-
-def activations(parts: Iterable[tuple[Compute, TimedOp]]) -> Iterator[Activation]:
-    """Yield the activations that the forwards of one rank save.
-
-    Args:
-        parts: Every computation with its op, in the rank's order.
-    """
-    phases: defaultdict[tuple[int, int], dict[Phase, TimedOp]] = defaultdict(dict)
-    for part, op in parts:
-        phases[part.stage, part.microbatch][part.phase] = op
-    for (stage, _), ops in phases.items():
-        if Phase.FORWARD not in ops:
-            continue
-        since = ops[Phase.FORWARD].start
-        if Phase.RECOMPUTE in ops:
-            rebuilt = ops[Phase.RECOMPUTE].start
-            yield Activation(Part.INPUT, stage, since, rebuilt)
-            since = rebuilt
-        backward = ops.get(Phase.BACKWARD) or ops.get(Phase.BACKWARD_INPUT)
-        used = NEVER if backward is None else backward.end
-        yield Activation(Part.SAVED, stage, since, used)
-        if Phase.BACKWARD_INPUT in ops:
-            weight = ops.get(Phase.BACKWARD_WEIGHT)
-            yield Activation(Part.SAVED_FOR_WEIGHT, stage, used, NEVER if weight is None else weight.end)
-
-
-def activation_bytes(costs: StageCosts, part: Part, stage: int) -> int:
-    """Return the bytes of a part; 0 for the input of stage 0, which is data and not in the costs."""
-    cost = costs.stages[stage]
-    match part:
-        case Part.INPUT:
-            return costs.stages[stage - 1].output_bytes if stage else 0
-        case Part.SAVED:
-            return cost.saved_bytes
-        case Part.SAVED_FOR_WEIGHT:
-            return cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
 
 
 def value_bytes(costs: StageCosts, message: Message) -> int:
@@ -179,24 +119,7 @@ class Lifetime(NamedTuple):
 def lifetimes(
     timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
 ) -> Mapping[int, Sequence[Lifetime]]:
-    """Return, per device, the lifetime of everything that it ever holds.
-
-    Args:
-        timeline: Timeline of `schedule`, lowered. Its times are only compared, so they may also be ranks of times [s].
-        costs: Bytes of every stage.
-        schedule: Schedule with the number of stages.
-        buffers: How receive buffers are allocated.
-
-    Returns:
-        By device, the lifetimes with their bytes, in no order; nothing of a device without ranks.
-
-    Raises:
-        SimulationError: The schedule has more stages than the costs.
-    """
-    if schedule.num_stages > costs.num_stages:
-        raise SimulationError(
-            f"{schedule.name}: got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}"
-        )
+    """Return, per device, the lifetime of everything that it ever holds, in no order."""
     begin = Instant(min((span.posted_s for span in timeline.spans), default=0.0))
     held: defaultdict[int, list[Lifetime]] = defaultdict(list)
     for device, hold in _reference(timeline, costs, begin):
@@ -276,12 +199,31 @@ def _gradients(ops: Sequence[TimedOp], costs: StageCosts) -> Iterator[Lifetime]:
 
 
 def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator[Lifetime]:
-    """With a buffer per micro-batch the stage's input stays there, and is not held once more."""
-    for part, stage, since, until in activations(parts):
-        num_bytes = activation_bytes(costs, part, stage)
-        if buffers == "per_microbatch":
-            num_bytes = max(0, num_bytes - activation_bytes(costs, Part.INPUT, stage))
-        yield Lifetime("activations", num_bytes, since, until)
+    """Yield the activations that forwards save; a buffer per micro-batch keeps the input, which is not held twice.
+
+    The input of stage 0 is data and not in the costs.
+    """
+    phases: defaultdict[tuple[int, int], dict[Phase, TimedOp]] = defaultdict(dict)
+    for part, timed in parts:
+        phases[part.stage, part.microbatch][part.phase] = timed
+    for (stage, _), ops in phases.items():
+        cost, input_bytes = costs.stages[stage], costs.stages[stage - 1].output_bytes if stage else 0
+        for_weight = cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
+        in_buffer = input_bytes if buffers == "per_microbatch" else 0
+        if Phase.FORWARD not in ops:
+            continue
+        since = ops[Phase.FORWARD].start
+        if Phase.RECOMPUTE in ops:
+            rebuilt = ops[Phase.RECOMPUTE].start
+            yield Lifetime("activations", input_bytes - in_buffer, since, rebuilt)
+            since = rebuilt
+        backward = ops.get(Phase.BACKWARD) or ops.get(Phase.BACKWARD_INPUT)
+        used = NEVER if backward is None else backward.end
+        yield Lifetime("activations", max(0, cost.saved_bytes - in_buffer), since, used)
+        if Phase.BACKWARD_INPUT in ops:
+            weight = ops.get(Phase.BACKWARD_WEIGHT)
+            until = NEVER if weight is None else weight.end
+            yield Lifetime("activations", max(0, for_weight - in_buffer), used, until)
 
 
 def _working(parts: _Parts, costs: StageCosts) -> Iterator[Lifetime]:
@@ -388,25 +330,14 @@ def _made(parts: _Parts) -> dict[Message | None, Instant]:
 def memory(
     timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
 ) -> tuple[MemorySample, ...]:
-    """Return the memory of every device at each change.
-
-    If ops take no time, a device may hold more in passing through one time than at its end: then it has two samples
-    of that time, the peak and the last.
+    """Return what `simulator.memory.memory` does: samples in order of device, then time [s].
 
     Args:
         timeline: Timeline of `schedule`, lowered.
         costs: Bytes of every stage.
         schedule: Schedule with the number of stages.
-        buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
-        num_pipelines: Equal pipelines in lockstep on the same devices, of which the timeline is one: each holds the
-            same memory, but there is only one reference model.
-
-    Returns:
-        Samples in order of device, then time [s], each with the bytes of every kind of `KINDS`; the first of a device
-        is of the timeline's beginning.
-
-    Raises:
-        SimulationError: The schedule has more stages than the costs.
+        buffers: How receive buffers are allocated.
+        num_pipelines: Equal pipelines in lockstep, of which the timeline is one; they share the reference model.
     """
     begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
     by_device = sorted(lifetimes(timeline, costs, schedule, buffers=buffers).items())

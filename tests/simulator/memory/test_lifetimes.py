@@ -1,7 +1,6 @@
 """The lifetimes of columns against the lifetimes of objects, in `readable_lifetimes`."""
 
 from dataclasses import replace
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -37,17 +36,6 @@ def test_samples_are_those_of_the_readable_lifetimes(buffers, name, p, m, chance
     if has_instant_forwards:
         costs = replace(costs, stages=tuple(replace(cost, forward_s=0.0) for cost in costs.stages))
     timeline = simulate_lists(schedule, costs, random_cluster(chance, schedule.num_devices))
-    assert memory(timeline, costs, schedule, buffers=buffers) == readable_lifetimes.memory(
-        timeline, costs, schedule, buffers=buffers
-    )
-
-
-@pytest.mark.parametrize("buffers", ["pooled", "at_use", "per_microbatch"])
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h2", "zbv", "dualpipe", "pipedream"])
-def test_samples_with_late_recomputation_are_those_of_the_readable_lifetimes(name, buffers):
-    schedule = lower(recompute(build(name, 4, 8), None, "late"))
-    costs = random_costs(Random(name), schedule.num_stages)
-    timeline = simulate_lists(schedule, costs, random_cluster(Random(name), schedule.num_devices))
     assert memory(timeline, costs, schedule, buffers=buffers) == readable_lifetimes.memory(
         timeline, costs, schedule, buffers=buffers
     )

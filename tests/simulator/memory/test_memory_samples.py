@@ -3,8 +3,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
@@ -17,7 +15,6 @@ from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
 from pipesched.simulator.memory.memory_samples import KINDS, memory, over_capacity, peak_memory
-from tests.properties import examples
 from tests.schedules.hand_schedules import replicated, v_shaped
 from tests.simulator.memory import readable_lifetimes
 from tests.strategies import random_costs
@@ -100,14 +97,6 @@ def test_a_backward_holds_what_it_works_in_while_it_runs():
         [(0.0, 100), (1.0, 200), (5.0, 225), (7.0, 100), (8.0, 125), (10.0, 0)],
         [(0.0, 0), (1.5, 200), (2.5, 250), (4.5, 200), (5.5, 250), (7.5, 0)],
     ]
-
-
-def test_in_a_pair_the_backward_holds_what_it_works_in_for_as_long_as_the_pair_runs():
-    ops = [forward(0, 0), Overlap(forward(0, 1), backward(0, 0)), backward(0, 1)]
-    costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=7, working_bytes=5),), overlap=0.5)
-    schedule = make_schedule("pair", 1, 2, [ops])
-    samples = memory(simulate_lists(schedule, costs), costs, schedule)
-    assert bytes_over_time(samples, 0, "activations") == [(0.0, 7), (1.0, 19), (3.5, 12), (5.5, 0)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -202,55 +191,57 @@ def test_an_answer_tells_of_all_that_was_used_before_it():
     ]
 
 
-def test_a_split_backward_holds_the_activations_to_the_end_of_w():
-    ops = [forward(0, 0), Compute(Phase.BACKWARD_INPUT, 0, 0), Compute(Phase.BACKWARD_WEIGHT, 0, 0)]
-    costs = StageCosts((StageCost(1.0, None, 2.0, 3.0, saved_bytes=7, weight_bytes=50, working_bytes=20),))
-    schedule = make_schedule("split", 1, 1, [ops])
+PAIR = Overlap(forward(0, 1), backward(0, 0))
+AGAIN = Compute(Phase.RECOMPUTE, 1, 0)
+AHEAD = [Compute(Phase.FORWARD, 0, i, version=i, lookahead=2) for i in range(2)]
+ALONE = {
+    "in a pair, a backward holds what it works in for as long as the pair runs": (
+        [forward(0, 0), PAIR, backward(0, 1)],
+        [StageCost(1.0, 2.0, saved_bytes=7, working_bytes=5)],
+        {"activations": [(0, 7), (1, 19), (3.5, 12), (5.5, 0)]},
+    ),
+    "a split backward holds the activations to the end of W": (
+        [forward(0, 0), backward_input(0, 0), backward_weight(0, 0)],
+        [StageCost(1.0, None, 2.0, 3.0, saved_bytes=7, weight_bytes=50, working_bytes=20)],
+        {"activations": [(0, 7), (1, 27), (3, 7), (6, 0)], "gradients": [(0, 0), (6, 50)]},
+    ),
+    "after I, only what W needs is held": (
+        [forward(0, 0), backward_input(0, 0), forward(0, 1), backward_weight(0, 0)],
+        [StageCost(1.0, None, 2.0, 3.0, saved_bytes=7, saved_for_weight_bytes=4)],
+        {"activations": [(0, 7), (3, 4 + 7), (7, 7)]},
+    ),
+    "an R keeps only the input until it runs, which the rank itself hands on": (
+        [forward(0, 0), forward(1, 0), AGAIN, backward(1, 0), backward(0, 0)],
+        [StageCost(1.0, 1.0, output_bytes=10), StageCost(1.0, 1.0, saved_bytes=100, working_bytes=7)],
+        {"activations": [(0, 0), (1, 10), (2, 100), (3, 107), (4, 0)], "send_buffers": [(0, 0), (4, 10), (5, 0)]},
+    ),
+    "a recomputed stage frees after I what W does not need": (
+        [forward(0, 0), forward(1, 0), AGAIN, backward_input(1, 0), backward_weight(1, 0)],
+        [StageCost(1.0, output_bytes=10), StageCost(1.0, None, 1.0, 1.0, saved_bytes=100, saved_for_weight_bytes=30)],
+        {"activations": [(0, 0), (1, 10), (2, 100), (4, 30), (5, 0)]},
+    ),
+    "a version that a Step overwrites is kept until its last reader is done": (
+        [forward(0, 0), forward(0, 1), backward(0, 0), Step(0), backward(0, 1), Step(0)],
+        [StageCost(1.0, 2.0, step_s=0.5, weight_bytes=50)],
+        {
+            "weight_versions": [(0, 0), (4, 50), (6.5, 0)],
+            "gradients": [(0, 0), (4, 50), (4.5, 0), (6.5, 50), (7, 0)],
+        },
+    ),
+    "a predicted copy lives as long as its op, and before a Step there is no state to predict from": (
+        [AHEAD[0], backward(0, 0), Step(0), AHEAD[1], backward(0, 1, 1)],
+        [StageCost(1.0, 2.0, weight_bytes=50)],
+        {"weight_versions": [(0, 0), (3, 50), (4, 0)]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("ops", "stages", "expected"), ALONE.values(), ids=ALONE)
+def test_a_rank_alone_holds_what_was_worked_out_by_hand(ops, stages, expected):
+    costs = StageCosts(tuple(stages), overlap=0.5)
+    schedule = make_schedule("alone", len(stages), 2, [ops])
     samples = memory(simulate_lists(schedule, costs), costs, schedule)
-    assert bytes_over_time(samples, 0, "activations") == [(0.0, 7), (1.0, 27), (3.0, 7), (6.0, 0)]
-    assert bytes_over_time(samples, 0, "gradients") == [(0.0, 0), (6.0, 50)]
-
-
-def test_after_i_only_what_w_needs_is_held():
-    ops = [forward(0, 0), backward_input(0, 0), forward(0, 1), backward_weight(0, 0)]
-    costs = StageCosts((StageCost(1.0, None, 2.0, 3.0, saved_bytes=7, saved_for_weight_bytes=4),))
-    schedule = make_schedule("split", 1, 2, [ops])
-    samples = memory(simulate_lists(schedule, costs), costs, schedule)
-    assert bytes_over_time(samples, 0, "activations") == [(0.0, 7), (3.0, 4 + 7), (7.0, 7)]
-
-
-@examples(25)
-@given(p=st.integers(1, 7), more=st.integers(0, 9), t_w=st.sampled_from([0.5, 1.0, 1.5]))
-@pytest.mark.parametrize(("name", "ahead"), [("zb_h1", 1), ("zb_h2", 2)])
-def test_zero_bubble_holds_what_the_paper_says(name, ahead, p, more, t_w):
-    m_b, m_w = 10, 4  # arXiv:2401.10241, section 2.3; ranks from 1, micro-batches enough to fill the pipeline
-    working = 3  # of which the paper knows nothing: I runs while there is that much
-    cost = StageCost(1.0, None, 1.0, t_w, saved_bytes=m_b, saved_for_weight_bytes=m_w, working_bytes=working)
-    costs = StageCosts((cost,) * p)
-    schedule = build(name, p, ahead * (p - 1) + 1 + more)
-    peaks = peak_memory(memory(simulate_lists(schedule, costs), costs, schedule))
-    expected = [(ahead * (p - i) + 1) * m_b + ahead * (i - 1) * m_w for i in range(1, p + 1)]
-    assert [peaks[rank].total_bytes - working for rank in range(p)] == expected
-    assert max(expected) == (ahead * (p - 1) + 1) * m_b
-
-
-def test_recompute_keeps_only_the_input_until_it_runs():
-    # One rank holds both stages, so the input of stage 1 is handed over on the rank itself.
-    recompute = Compute(Phase.RECOMPUTE, 1, 0)
-    schedule = make_schedule("r", 2, 1, [[forward(0, 0), forward(1, 0), recompute, backward(1, 0), backward(0, 0)]])
-    costs = StageCosts((StageCost(1.0, 1.0, output_bytes=10), StageCost(1.0, 1.0, saved_bytes=100, working_bytes=7)))
-    samples = memory(simulate_lists(schedule, costs), costs, schedule)
-    assert bytes_over_time(samples, 0, "activations") == [(0.0, 0), (1.0, 10), (2.0, 100), (3.0, 107), (4.0, 0)]
-    assert bytes_over_time(samples, 0, "send_buffers") == [(0.0, 0), (4.0, 10), (5.0, 0)]
-
-
-def test_a_recomputed_stage_lets_go_after_i_what_w_does_not_need():
-    ops = [forward(0, 0), forward(1, 0), Compute(Phase.RECOMPUTE, 1, 0), backward_input(1, 0), backward_weight(1, 0)]
-    schedule = make_schedule("r", 2, 1, [ops])
-    last = StageCost(1.0, None, 1.0, 1.0, saved_bytes=100, saved_for_weight_bytes=30)
-    costs = StageCosts((StageCost(1.0, output_bytes=10), last))
-    samples = memory(simulate_lists(schedule, costs), costs, schedule)
-    assert bytes_over_time(samples, 0, "activations") == [(0.0, 0), (1.0, 10), (2.0, 100), (4.0, 30), (5.0, 0)]
+    assert {kind: bytes_over_time(samples, 0, kind) for kind in expected} == expected
 
 
 def test_a_buffer_per_microbatch_is_there_from_the_beginning_and_keeps_the_input():
@@ -286,24 +277,6 @@ def test_a_reduce_holds_nothing_of_its_own():
         assert peak == 2 * (100 + 100)
 
 
-def test_a_version_that_a_step_overwrites_is_kept_until_its_last_reader_is_done():
-    ops = [forward(0, 0), forward(0, 1), backward(0, 0), Step(0), backward(0, 1), Step(0)]
-    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=50),))
-    schedule = make_schedule("stash", 1, 2, [ops])
-    samples = memory(simulate_lists(schedule, costs), costs, schedule)
-    assert bytes_over_time(samples, 0, "weight_versions") == [(0.0, 0), (4.0, 50), (6.5, 0)]
-    assert bytes_over_time(samples, 0, "gradients") == [(0.0, 0), (4.0, 50), (4.5, 0), (6.5, 50), (7.0, 0)]
-
-
-def test_a_predicted_copy_of_the_weights_lives_as_long_as_its_op():
-    """The first F looks ahead too, but before a Step there is no state to predict from."""
-    first, second = (Compute(Phase.FORWARD, 0, i, version=i, lookahead=2) for i in range(2))
-    costs = StageCosts((StageCost(1.0, 2.0, weight_bytes=50),))
-    schedule = make_schedule("ahead", 1, 2, [[first, backward(0, 0), Step(0), second, backward(0, 1, 1)]])
-    samples = memory(simulate_lists(schedule, costs), costs, schedule)
-    assert bytes_over_time(samples, 0, "weight_versions") == [(0.0, 0), (3.0, 50), (4.0, 0)]
-
-
 def test_a_predicted_copy_is_dropped_just_after_the_gradients_are_there():
     ops = [forward(0, 0), backward(0, 0), Step(0), forward(0, 1, 1), Compute(Phase.BACKWARD, 0, 1, 1, 1), Step(0)]
     costs = StageCosts((StageCost(1.0, 2.0, step_s=1.0, saved_bytes=7, weight_bytes=50),))
@@ -314,13 +287,6 @@ def test_a_predicted_copy_is_dropped_just_after_the_gradients_are_there():
         (s.time_s, *map(dict(s.bytes_by_kind).get, ("weight_versions", "gradients", "activations"))) for s in samples
     ]
     assert held[-5:] == [(4.0, 0, 0, 7), (5.0, 50, 0, 7), (7.0, 50, 50, 0), (7.0, 0, 50, 0), (8.0, 0, 0, 0)]
-
-
-def test_the_ranks_of_one_device_are_added_up():
-    schedule = make_schedule("shared", 1, 2, [[forward(0, 0)], [forward(0, 1)]], rank_to_device=(0, 0))
-    costs = StageCosts((StageCost(1.0, saved_bytes=3, weight_bytes=50),))
-    peaks = peak_memory(memory(simulate_lists(schedule, costs), costs, schedule))
-    assert [(device, peak.total_bytes) for device, peak in peaks.items()] == [(0, 106)]
 
 
 def test_the_first_moment_over_capacity_is_reported_with_rank_time_and_op():

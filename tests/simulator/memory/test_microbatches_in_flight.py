@@ -93,14 +93,6 @@ def test_the_worst_peak_is_that_of_the_papers_where_nothing_is_known_of_w(name, 
     assert max(peak.microbatches for peak in peaks.values()) == WORST[name](p, 4 * p)
 
 
-@pytest.mark.parametrize("p", [4, 8])
-def test_chimeras_outermost_ranks_hold_half_and_one(p):
-    schedule = build("chimera", p, 2 * p)
-    costs = uniform(p, 1.0, 2.0)
-    peaks = peaks_in_flight(simulate_lists(schedule, costs), costs, schedule)
-    assert min(peak.microbatches for peak in peaks.values()) == p // 2 + 1  # arXiv:2107.06925, table 2
-
-
 def test_a_chunk_is_a_part_of_a_microbatch():
     schedule = v_shaped()  # two stages on each of two ranks
     costs = uniform(4, 1.0, 1.0)

@@ -94,19 +94,21 @@ def test_every_layout_once(shape: ModelShape, experts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "memory_bytes", "zeros"),
+    ("shape", "memory_bytes", "changes"),
     [
-        (SMALL, 2_500_000_000, (0, 1)),
-        (SPARSE, 900_000_000, (0, 1)),
-        (replace(SMALL, is_tied=True), None, (0, 1)),
-        (SMALL, None, (3,)),
-        (SPARSE, 500_000_000, (3,)),
+        (SMALL, 2_500_000_000, {}),
+        (SPARSE, 900_000_000, {}),
+        (replace(SMALL, is_tied=True), None, {"sizes": (1,), "recomputes": ("none",)}),
+        (SPARSE, 500_000_000, {"zeros": (3,)}),
     ],
-    ids=str,
+    ids=["memory", "experts", "tied", "weights gathered"],
 )
-def test_search_agrees_with_a_plain_loop(shape: ModelShape, memory_bytes: int | None, zeros: tuple[int, ...]) -> None:
-    base = LayerSharding(has_sequence=True, hides_weights=3 in zeros, hides_gradients=3 in zeros)
-    request = small_request(shape, memory_bytes, zeros=zeros, base=base)
+def test_search_agrees_with_a_plain_loop(
+    shape: ModelShape, memory_bytes: int | None, changes: dict[str, object]
+) -> None:
+    is_hidden = "zeros" in changes
+    base = LayerSharding(has_sequence=True, hides_weights=is_hidden, hides_gradients=is_hidden)
+    request = small_request(shape, memory_bytes, base=base, **changes)
     judge, plain = LayoutJudge(request), []
     excluded = 0
     for number, layout in enumerate(layouts(request)):
@@ -154,7 +156,7 @@ def test_llama_3_405b_does_not_fit_without_recomputation() -> None:
 
 
 def test_workers_and_limits_change_nothing() -> None:
-    request = small_request(SMALL, 2_500_000_000)
+    request = small_request(SMALL, 2_500_000_000, zeros=(1,), sizes=(1,))
     here = search_plans(request, top=3)
     assert search_plans(request, top=3, workers=2) == here
 

@@ -9,7 +9,7 @@ import pytest
 from pipesched.simulator.search import Lag, Race
 
 MOST_ROUNDS = 48
-NUM_RACES = 200
+NUM_RACES = 100
 
 
 def run_race(true_s, noise, rng, drift=0.0):

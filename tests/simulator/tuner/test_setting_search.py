@@ -4,11 +4,8 @@ from itertools import chain
 import pytest
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Link
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.memory import memory, peak_memory
 from pipesched.simulator.tuner import Accounting, Evaluator, Space, predict_setting, search_settings, tuned
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure
 from tests.simulator.tuner.problems import problem
@@ -17,61 +14,15 @@ SCHEDULES = ("avgpipe", "zb_h1", "interleaved", "chimera")
 SPACE = Space(3, (1, 2, 4, 8), (1, 2, 3), (0, 2), SCHEDULES, recomputes=(None, "early"))
 
 
-def by_simpy(asked, setting):
-    """Seconds of a batch and the most that a device holds, with all pipelines in SimPy."""
-    schedule = lower(setting.build())
-    costs = asked.costs(setting)
-    timeline = simulate_lists(schedule, costs, asked.cluster)
-    peaks = peak_memory(memory(timeline, costs, schedule))
-    return timeline.makespan_s / setting.num_pipelines, max(peak.total_bytes for peak in peaks.values())
-
-
-def slows(asked, setting):
-    """Whether its pipelines take longer side by side, in SimPy, than one of them alone."""
-    costs, both = asked.costs(setting), (asked.lists(setting), lower(setting.build()))
-    alone, together = (simulate_lists(lists, costs, asked.cluster).makespan_s for lists in both)
-    return together > 1.01 * alone
-
-
-AVGPIPE = Space(3, (2, 8), (1, 3), (0, 2), ("avgpipe",), recomputes=(None, "early"))
-
-
-@pytest.mark.parametrize("setting", AVGPIPE.settings(), ids=str)
-def test_every_setting_of_avgpipe_takes_and_holds_what_simpy_says_of_all_its_pipelines(setting):
-    asked = problem()
-    outcome = evaluate_setting(asked, setting)
-    seconds, held_bytes = by_simpy(asked, setting)
-    if setting.num_pipelines == 1 or not slows(asked, setting):
-        assert outcome.seconds == pytest.approx(seconds, rel=1e-9)
-    else:  # they do not stay in step as those of one iteration do
-        assert outcome.seconds < 1.05 * seconds
-    assert outcome.held_bytes == held_bytes
-    assert outcome.fits
-
-
 def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles():
     asked, several, single = problem(), tuned("avgpipe", 3, 2, 3, 0), tuned("avgpipe", 3, 2, 1, 0)
-    assert slows(asked, several)
-    in_step_s, _ = by_simpy(asked, several)
-    best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in asked.costs(several).stages)
-    assert (
-        best_s
-        < evaluate_setting(asked, several).seconds
-        < 0.95 * in_step_s
-        < in_step_s
-        < evaluate_setting(asked, single).seconds
-    )
-
-
-def test_where_devices_share_a_nic_it_is_what_simpy_says_of_all_pipelines():
-    asked = problem()
-    nodes = tuple(replace(device, node=index // 2) for index, device in enumerate(asked.cluster.devices))
-    asked = replace(asked, cluster=replace(asked.cluster, devices=nodes, nics=((0, 1),)))
-    outcome, expected = (
-        evaluate_setting(asked, tuned("avgpipe", 3, 8, 2, 1)),
-        by_simpy(asked, tuned("avgpipe", 3, 8, 2, 1)),
-    )
-    assert (outcome.seconds, outcome.held_bytes) == pytest.approx(expected, rel=1e-9)
+    costs = asked.costs(several)
+    alone_s = simulate_lists(asked.lists(several), costs, asked.cluster).makespan_s
+    together_s = simulate_lists(lower(several.build()), costs, asked.cluster).makespan_s
+    best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in costs.stages)
+    drifting_s, single_s = (evaluate_setting(asked, setting).seconds for setting in (several, single))
+    assert best_s < drifting_s < 0.95 * together_s / 3
+    assert 1.01 * alone_s < together_s < 3 * single_s
 
 
 def test_what_does_not_fit_is_rejected_with_device_and_op_and_still_has_its_numbers():
@@ -104,7 +55,7 @@ def test_a_microbatch_that_the_profile_does_not_cover_is_rejected():
 
 @pytest.mark.slow
 def test_in_several_processes_the_same_is_found_in_the_same_order():
-    asked, settings = problem(), SPACE.settings()
+    asked, settings = problem(), SPACE.settings()[::4]
     here = search_settings(asked, settings)
     assert [outcome.setting for outcome in here] == list(settings)
     told = []
@@ -156,12 +107,3 @@ def test_without_links_to_wait_for_advance_gains_nothing():
     asked = problem(link=None)
     free = replace(asked, cluster=replace(asked.cluster, intra=type(asked.cluster.intra)()))
     assert len({evaluate_setting(free, tuned("avgpipe", 3, 8, 1, advance)).seconds for advance in range(4)}) == 1
-
-
-@pytest.mark.parametrize("network", [NetworkOptions(sends="blocking"), NetworkOptions("eager", slowdown=0.25)])
-def test_a_setting_is_predicted_with_the_messages_that_are_asked_for(network):
-    asked, setting = replace(problem(link=Link(0.5, 20.0)), network=network), tuned("avgpipe", 3, 8, 1, 0)
-    lists, costs = lower(setting.build()), asked.costs(setting)
-    expected_s = simulate_lists(lists, costs, asked.cluster, network=network).makespan_s
-    assert evaluate_setting(asked, setting).seconds == pytest.approx(expected_s, rel=1e-9)
-    assert evaluate_setting(replace(asked, network=USUAL_NETWORK), setting).seconds != pytest.approx(expected_s)

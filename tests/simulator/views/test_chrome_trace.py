@@ -182,85 +182,63 @@ def test_any_timeline_keeps_every_rule(data):
     assert check_trace(to_trace(timeline(*spans, num_ranks=3))) == []
 
 
-class TestTheValidator:
-    """A validator that finds nothing proves nothing: each rule is broken once."""
+# a validator that finds nothing proves nothing: each of its rules is broken once
 
-    GOOD = to_trace(play(one_f_one_b(2, 2), 0.5))
+GOOD = to_trace(play(one_f_one_b(2, 2), 0.5))
 
-    def broken(self, change):
-        trace = json.loads(self.GOOD)
-        change(trace["traceEvents"])
-        return check_trace(json.dumps(trace, ensure_ascii=False))
 
-    @pytest.mark.parametrize(
-        ("kind", "change", "fault"),
-        [
-            ("X", {"pid": 0}, "idle process"),
-            ("X", {"tid": 0}, "tid is 0"),
-            ("X", {"ts": 0.0001}, "whole nanoseconds"),
-            ("X", {"ts": -1.0}, "whole nanoseconds"),
-            ("X", {"dur": 3e6}, "overlaps"),
-            ("X", {"name": "forward 0"}, "several colours"),
-            ("X", {"tid": 99}, "has no name"),
-            ("X", {"pid": 2}, "in several processes"),
-            ("s", {"id": 99}, "read as"),
-            ("s", {"cat": "p2p"}, "several names or categories"),
-            ("s", {"name": "other"}, "several names or categories"),
-            ("s", {"ts": 9e9}, "in no slice"),
-            ("s", {"tid": 99}, "in no slice"),
-            ("f", {"bp": "x"}, "bp"),
-            ("C", {"args": {"weights_MiB": "1"}}, "numbers"),
-            ("C", {"ts": 0.001}, "no initial value"),
-            ("C", {"args": {"other_MiB": 1.0}}, "series change"),
-            ("B", {}, "unknown ph"),
-        ],
-    )
-    def test_finds_a_planted_fault(self, kind, change, fault):
-        def plant(events):
-            if kind == "B":
-                events.append({"ph": "B"})
-            else:
-                next(e for e in events if e["ph"] == kind).update(change)
+def assert_finds(plant, fault):
+    trace = json.loads(GOOD)
+    plant(trace["traceEvents"])
+    assert any(fault in message for message in check_trace(json.dumps(trace, ensure_ascii=False)))
 
-        assert any(fault in message for message in self.broken(plant))
 
-    @pytest.mark.parametrize(
-        ("name", "change", "fault"),
-        [
-            ("thread_name", {"args": {"name": "send"}}, "several lanes"),
-            ("process_name", {"args": {"name": "device 0"}}, "expected rank 0"),
-            ("process_name", {"name": "process_labels"}, "process 1 has no name"),
-            ("process_sort_index", {"args": {"sort_index": 7}}, "order of the ranks"),
-        ],
-    )
-    def test_finds_planted_metadata(self, name, change, fault):
-        def plant(events):
-            next(e for e in events if e["name"] == name).update(change)
+@pytest.mark.parametrize(
+    ("first_of", "change", "fault"),
+    [
+        ("X", {"ph": "B"}, "unknown ph"),
+        ("X", {"pid": 0}, "idle process"),
+        ("X", {"tid": 0}, "tid is 0"),
+        ("X", {"ts": 0.0001}, "whole nanoseconds"),
+        ("X", {"ts": -1.0}, "whole nanoseconds"),
+        ("X", {"dur": 3e6}, "overlaps"),
+        ("X", {"name": "forward 0"}, "several colours"),
+        ("X", {"tid": 99}, "has no name"),
+        ("X", {"pid": 2}, "in several processes"),
+        ("s", {"id": 99}, "read as"),
+        ("s", {"cat": "p2p"}, "several names or categories"),
+        ("s", {"ts": 9e9}, "in no slice"),
+        ("f", {"bp": "x"}, "bp"),
+        ("C", {"args": {"weights_MiB": "1"}}, "numbers"),
+        ("C", {"ts": 0.001}, "no initial value"),
+        ("C", {"args": {"other_MiB": 1.0}}, "series change"),
+        ("thread_name", {"args": {"name": "send"}}, "several lanes"),
+        ("process_name", {"args": {"name": "device 0"}}, "expected rank 0"),
+        ("process_name", {"name": "process_labels"}, "process 1 has no name"),
+        ("process_sort_index", {"args": {"sort_index": 7}}, "order of the ranks"),
+    ],
+)
+def test_the_validator_finds_a_planted_fault(first_of, change, fault):
+    assert_finds(lambda events: next(e for e in events if first_of in (e["ph"], e["name"])).update(change), fault)
 
-        assert any(fault in message for message in self.broken(plant))
 
-    def test_finds_two_slices_without_length_at_one_instant(self):
-        def plant(events):
-            first = next(e for e in events if e["ph"] == "X")
-            events[:] = [e for e in events if e["tid"] != first["tid"] or e["ph"] == "M"]
-            events += [{**first, "dur": 0.0}, {**first, "dur": 0.0}]
+def test_the_validator_finds_two_slices_without_length_at_one_instant():
+    def plant(events):
+        first = next(e for e in events if e["ph"] == "X")
+        events[:] = [e for e in events if e["tid"] != first["tid"] or e["ph"] == "M"]
+        events += [{**first, "dur": 0.0}, {**first, "dur": 0.0}]
 
-        assert any("overlaps" in message for message in self.broken(plant))
+    assert_finds(plant, "overlaps")
 
-    def test_finds_an_arrow_that_is_read_before_its_slice(self):
-        def plant(events):
-            arrow = next(e for e in events if e["ph"] == "f")
-            events.remove(arrow)
-            events.insert(0, arrow)
 
-        assert any("in no slice" in message for message in self.broken(plant))
+def test_the_validator_finds_an_arrow_that_is_read_before_its_slice():
+    assert_finds(lambda events: events.sort(key=lambda event: event["ph"] != "f"), "in no slice")
 
-    def test_finds_escapes_and_numbers_that_json_lacks(self):
-        assert any("escaped" in message for message in check_trace(self.GOOD.replace("F 0", "\\u03c6 0")))
-        assert any("not JSON" in message for message in check_trace(self.GOOD.replace('"dur":', '"dur":NaN,"x":', 1)))
 
-    def test_accepts_the_good_trace(self):
-        assert check_trace(self.GOOD) == []
+def test_the_validator_finds_escapes_and_numbers_that_json_lacks():
+    assert check_trace(GOOD) == []
+    assert any("escaped" in message for message in check_trace(GOOD.replace("F 0", "\\u03c6 0")))
+    assert any("not JSON" in message for message in check_trace(GOOD.replace('"dur":', '"dur":NaN,"x":', 1)))
 
 
 def test_times_beyond_what_perfetto_counts_are_refused_in_one_line():

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from pipesched.simulator import SimulationError
 from pipesched.simulator.views.figure import save_figure
 from pipesched.simulator.views.shown_figure import ShownFigure
 
@@ -37,3 +38,19 @@ def test_every_figure_has_its_letters_as_text_whoever_saves_it(tmp_path):
             b"/TrueType" in (tmp_path / f"{name}.pdf").read_bytes()
             or b"/Type0" in (tmp_path / f"{name}.pdf").read_bytes()
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x.bmp", "got suffix '.bmp', expected .png or .svg or .pdf"),
+        ("x", "got suffix '', expected"),
+        ("missing/x.png", "got no folder"),
+        ("a\0b.png", "expected a file that can be written"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_in_one_line(tmp_path, name, words):
+    with pytest.raises(SimulationError, match=words) as caught:
+        save_figure(drawn, tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -42,14 +42,6 @@ def test_a_picture_or_page_is_written_by_its_suffix(tmp_path, suffix):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("name", ["chart.bmp", "chart", "missing/chart.png"])
-def test_a_picture_that_cannot_be_is_refused_in_one_line(tmp_path, name):
-    with pytest.raises(SimulationError, match=", expected ") as caught:
-        draw_gantt([play(gpipe(2, 2))], tmp_path / name)
-    assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("timelines", [[], [Timeline("empty", "predicted", (), (0,))]])
 def test_nothing_to_draw_is_refused(tmp_path, timelines):
     with pytest.raises(SimulationError, match="expected"):
@@ -323,8 +315,3 @@ def test_titles_say_the_numbers_and_where_the_costs_come_from():
     assert title(line, details=[details]).endswith("; costs: a table")
     assert title(line, play(gpipe(2, 4))) == "interleaved, gpipe: p = 2, m = 4"
     assert title(line, title="mine", details=[details]) == "mine"
-
-
-def test_text_of_a_picture_stays_text(tmp_path):
-    draw_gantt([play(gpipe(2, 2))], tmp_path / "chart.svg", title="found by a search")
-    assert "found by a search" in (tmp_path / "chart.svg").read_text()

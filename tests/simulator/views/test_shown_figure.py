@@ -15,7 +15,7 @@ profile = "profiles/data/gpt-10m-epyc.json"
 figures = {
     "gantt": pipesched.simulate(pipesched.build("1f1b", 2, 4), costs).plot(),
     "staleness": pipesched.versions("pipedream", num_ranks=2, num_microbatches=8).plot(),
-    "heat maps": pipesched.tune(profile, batch_size=8, num_devices=2, num_workers=1).plot(),
+    "heat maps": pipesched.tune(profile, batch_size=2, num_devices=2, num_workers=1).plot(),
 }
 assert "matplotlib.pyplot" not in sys.modules
 sizes = {chart: [*map(int, figure.get_size_inches() * figure.dpi)] for chart, figure in figures.items()}

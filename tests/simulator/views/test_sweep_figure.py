@@ -54,8 +54,8 @@ def test_no_number_of_the_front_lies_over_a_point_or_outside_of_the_axes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["1f1b", "a/very/long/path/to/a/module/of/mine.py:my_own_builder"])
-def test_no_legend_is_cut_off_and_no_two_schedules_look_alike(name):
+def test_no_legend_is_cut_off_and_no_two_schedules_look_alike():
+    name = "a/very/long/path/to/a/module/of/mine.py:my_own_builder"
     settings = [Setting(f"{name}{index}", 4, m, 2) for index in range(15) for m in (4, 8)]
     many = [Outcome(setting, seconds=1.0 + number, held_bytes=2**30 * (40 - number))
             for number, setting in enumerate(settings)]  # fmt: skip
