@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+from pipesched.workflows.tuning import rank_correlation
 from published_rows.prediction import Prediction, time_trap
 from published_rows.row import PublishedRun
 
@@ -143,20 +144,6 @@ def _group(name: str, rows: Sequence[Compared]) -> Group:
     measured = [row.run.iter_s or 0.0 for row in rows]
     predicted = [row.prediction.predicted_s or 0.0 for row in rows]
     return Group(name, len(rows), rank_correlation(predicted, measured), regret(predicted, measured))
-
-
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation, or None if all numbers of a sequence are equal."""
-    if len(set(first)) < 2 or len(set(second)) < 2:
-        return None
-    return statistics.correlation(ranks(first), ranks(second))
-
-
-def ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value from 1; equal values share the mean of their ranks."""
-    return [
-        sum(other < value for other in values) + (1 + sum(other == value for other in values)) / 2 for value in values
-    ]
 
 
 def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:

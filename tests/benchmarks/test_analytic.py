@@ -1,18 +1,15 @@
 """Estimates beside published measurements: as far off as the page on them says."""
 
-import importlib
 import statistics
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from tests.benchmarks.conftest import BENCHMARKS
 
 
 @pytest.fixture
-def analytic(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("analytic")
+def analytic(rows):
+    return rows("analytic")
 
 
 def test_the_published_seconds_of_gpt_3_follow_from_its_operations(analytic):

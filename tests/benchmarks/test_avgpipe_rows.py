@@ -1,18 +1,8 @@
 """AvgPipe's rows: their cluster, models and memory beside counts by hand."""
 
-import importlib
-from pathlib import Path
-
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def rows(monkeypatch):
-    """Return a function that imports a module of the rows."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return lambda name: importlib.import_module(f"paper_rows.avgpipe.{name}")
+ROWS = "paper_rows.avgpipe."
 
 
 def test_an_lstm_is_near_pipedreams_measurement(rows):
@@ -66,10 +56,3 @@ def test_algorithm_1_stops_at_the_first_batch_that_is_no_faster(rows):
     seconds = [5.0, 4.0, 3.0, 3.0, 1.0]
     assert rows("schedules").raised_advance(seconds.__getitem__, 4) == [5.0, 4.0, 3.0, 3.0]
     assert rows("schedules").raised_advance(seconds.__getitem__, 1) == [5.0, 4.0]
-
-
-@pytest.mark.parametrize("name", ["Fig. 7", "Fig. 8"])
-def test_a_figure_agrees(rows, name):
-    rows("schedules")
-    figures = {figure.name: figure for figure in importlib.import_module("paper_rows.avgpipe").PAPER.figures}
-    assert figures[name].repeat().verdict == "agrees"

@@ -1,23 +1,14 @@
 """How schemes are judged beside the papers."""
 
-import importlib
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-
-@pytest.fixture(autouse=True)
-def beside_the_benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-
-
-def test_the_differences_of_table_iv_have_the_means_that_the_papers_text_says():
+def test_the_differences_of_table_iv_have_the_means_that_the_papers_text_says(rows):
     """Section V-B: over PipeDream and 2BW 1.95 and 1.66 with SGDM, 1.0 and 0.86 with AdamW; 0.80 over GPipe."""
-    published = importlib.import_module("published_results")
+    published = rows("published_results")
     means = {
         (ordering.second, optimizer): fmean(differences)
         for ordering in published.ORDERINGS
@@ -31,14 +22,14 @@ def test_the_differences_of_table_iv_have_the_means_that_the_papers_text_says():
     assert means["un-pipelined", "adamw"] == pytest.approx(0.80, abs=0.005)
 
 
-def test_a_paper_finds_a_scheme_ahead_only_if_it_is_with_all_of_its_models():
-    ordering = importlib.import_module("published_results").Ordering
+def test_a_paper_finds_a_scheme_ahead_only_if_it_is_with_all_of_its_models(rows):
+    ordering = rows("published_results").Ordering
     cases = {(0.0, 0.2): 1, (-0.1, -3.0): -1, (5.0, -0.1): 0, (0.0, 0.0): 0, (): 0}
     assert {differences: ordering("a", "b", "", {"adam": differences}).sign("adam") for differences in cases} == cases
 
 
-def test_schemes_are_compared_seed_by_seed_and_cases_are_counted():
-    convergence = importlib.import_module("convergence")
+def test_schemes_are_compared_seed_by_seed_and_cases_are_counted(rows):
+    convergence = rows("convergence")
     rng = np.random.default_rng(0)
     seeds = 90 + rng.normal(size=12)  # a part that all schemes share
 

@@ -1,17 +1,11 @@
 """The frame of the rows that say how far predictions hold."""
 
-import importlib
-from pathlib import Path
-
 import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    module = importlib.import_module("fidelity_rows.bench")
+def bench(rows, monkeypatch):
+    module = rows("fidelity_rows.bench")
     monkeypatch.setattr(module, "yardstick_s", lambda num_busy: 0.001)
     return module
 

@@ -1,6 +1,5 @@
 """The benchmark on a GPU: its plain loop finds wrong weights; a row that fails or has no time leaves the others."""
 
-import importlib
 import math
 import re
 import subprocess
@@ -18,9 +17,8 @@ MARK = "pytest.mark." + "gpu"
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("gpu")
+def gpu(rows):
+    return rows("gpu")
 
 
 @pytest.fixture
@@ -108,8 +106,8 @@ def test_what_cannot_be_measured_is_refused_with_a_line(gpu, arguments, said, mo
     ("device", "sheet"),
     [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100"), ("Xeon", None)],
 )
-def test_the_data_sheet_of_a_card_is_found_by_its_name(gpu, device, sheet):
-    assert importlib.import_module("gpu_rows.shapes").sheet_of(device) == sheet
+def test_the_data_sheet_of_a_card_is_found_by_its_name(rows, device, sheet):
+    assert rows("gpu_rows.shapes").sheet_of(device) == sheet
 
 
 @pytest.mark.parametrize(("settings", "python"), [([], ".venv/bin/python"), (["BIN=nowhere"], "python3")])

@@ -1,18 +1,14 @@
 """Models of others: their gradients under every schedule, beside the plain module."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def models(monkeypatch):
+def models(rows, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("models")
+    return rows("models")
 
 
 @pytest.mark.slow

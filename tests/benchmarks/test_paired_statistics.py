@@ -1,12 +1,8 @@
 """Verdicts on paired differences, beside scipy and beside schemes that are equal by construction."""
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SEEDS = 12
 """Seeds of the benchmark."""
 LEVEL = 0.05
@@ -14,14 +10,9 @@ SCANS = 297
 """Held-out samples: accuracies are multiples of one over this."""
 
 
-@pytest.fixture(autouse=True)
-def beside_the_benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-
-
 @pytest.fixture
-def paired():
-    return importlib.import_module("paired_statistics")
+def paired(rows):
+    return rows("paired_statistics")
 
 
 @pytest.mark.parametrize("num_seeds", [2, 5, 10])
@@ -41,8 +32,7 @@ def test_the_sign_flip_test_is_the_exact_permutation_test_of_scipy(paired, num_s
         assert p == pytest.approx(exact.pvalue, rel=1e-12)
 
 
-def test_p_values_are_corrected_as_holm_does():
-    paired = importlib.import_module("paired_statistics")
+def test_p_values_are_corrected_as_holm_does(paired):
     p = np.array([0.01, 0.04, 0.03, 0.005])
     assert paired.holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm's example: 4, 3, 2 and 1 times, rising
     assert paired.holm(np.array([0.6, 0.9])) == pytest.approx([1.0, 1.0])
@@ -69,9 +59,9 @@ def drawn(kind, rng, shape):
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "skewed", "outliers", "saturated"])
-def test_equal_schemes_are_called_different_in_at_most_one_of_twenty_families(paired, kind):
+def test_equal_schemes_are_called_different_in_at_most_one_of_twenty_families(paired, rows, kind):
     """A family is the table of a data set: the pairs of the benchmark with three optimizers, schemes drawn alike."""
-    convergence = importlib.import_module("convergence")
+    convergence = rows("convergence")
     rng, num_schemes = np.random.default_rng(7), len(convergence.SCHEMES)
     indices = [
         (convergence.SCHEMES.index(pair.first), convergence.SCHEMES.index(pair.second)) for pair in convergence.PAIRS
@@ -85,9 +75,9 @@ def test_equal_schemes_are_called_different_in_at_most_one_of_twenty_families(pa
     assert wrong <= LEVEL * num_families
 
 
-def test_the_seeds_are_enough_for_verdicts_on_all_pairs_of_a_table(paired):
+def test_the_seeds_are_enough_for_verdicts_on_all_pairs_of_a_table(paired, rows):
     """The smallest p-value of n seeds is 2 / 2^n; with ten seeds every pair of a table is undecided."""
-    num_pairs = 3 * len(importlib.import_module("convergence").PAIRS)
+    num_pairs = 3 * len(rows("convergence").PAIRS)
     for num_seeds, verdict in ((10, "undecided"), (SEEDS, "ahead")):
         assert {*paired.verdicts(np.ones((num_seeds, num_pairs)))} == {verdict}
 

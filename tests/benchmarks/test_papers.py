@@ -1,25 +1,20 @@
 """The page of the five papers: its verdicts by hand, the names of its figures, and refusals of the command."""
 
-import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def papers(monkeypatch):
+def papers(rows):
     """Return the module of the command."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("papers")
+    return rows("papers")
 
 
 @pytest.fixture
-def figure(papers):
+def figure(rows):
     """Return the module of figures and verdicts."""
-    return importlib.import_module("paper_rows.figure")
+    return rows("paper_rows.figure")
 
 
 @pytest.mark.parametrize(

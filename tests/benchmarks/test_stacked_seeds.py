@@ -1,8 +1,6 @@
 """Several seeds in one training run, beside each seed alone."""
 
-import importlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,13 +11,7 @@ from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.properties import thinned
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SEEDS, STEPS, BATCH = 3, 6, 8
-
-
-@pytest.fixture(autouse=True)
-def beside_the_benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 def alone(model, stacked, schedule, seed, **how):
@@ -50,12 +42,12 @@ MODELS = ["digits:width=8,blocks=2", "gpt:layers=2,width=8,heads=2,context=8"]
 @pytest.mark.parametrize(
     ("text", "name", "optimizer"), thinned(MODELS, ["gpipe", "pipedream", "xpipe"], ["momentum", "adamw"])
 )
-def test_each_seed_is_trained_as_if_alone(text, name, optimizer):
+def test_each_seed_is_trained_as_if_alone(rows, text, name, optimizer):
     model = resolve_model(text)
     schedule = ScheduleSpec(name=name, num_ranks=2, num_microbatches=2)
     how = {"num_steps": STEPS, "batch_size": BATCH, "optimizer": optimizer, "lr": 0.01, "dtype": "float64"}
     how["held_out_every"] = 3
-    stacked, scores = importlib.import_module("stacked_seeds").stacked(model, SEEDS)
+    stacked, scores = rows("stacked_seeds").stacked(model, SEEDS)
     result = pipesched.train(stacked, schedule, **how)
     parts = schedule.run(STEPS).microbatches_per_step
     losses = torch.stack(scores.losses).view(STEPS, parts, SEEDS).mean(1)
