@@ -48,6 +48,9 @@ def test_a_plan_is_a_schedule_of_which_only_the_profile_is_missing(profile, tmp_
 
     again = pipesched.simulate(search.plan, profile)
     assert again.makespan_s == pytest.approx(search.best.seconds)
+    assert pipesched.simulate(str(tmp_path / "plan.json"), GPT).makespan_s == again.makespan_s
+    assert pipesched.compare([tmp_path / "plan.json"], GPT).summaries[0].makespan_s == again.makespan_s
+    assert pipesched.check(tmp_path / "plan.json").runs_on("gloo")
     assert len(search.to_frame()) == len(search.table().rows) == 3
     assert isinstance(search.plot(), Figure)
     with pytest.raises(ArgumentError, match=r"^plan: got `partition` too"):

@@ -1,19 +1,23 @@
 """No value of any argument of the library ends in an error from the inside: it is taken, or refused in one line."""
 
+import copy
 import inspect
 import json
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import pipesched
+from pipesched.executor.core import Predictor
 from pipesched.profiles.clusters import Device, of_nodes
 from pipesched.profiles.costs import LayerCosts, StageCost, StageCosts
 from pipesched.profiles.io import load_cluster, load_plan
-from pipesched.profiles.models import resolve_model
+from pipesched.profiles.models import Model, resolve_model
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows.file_formats import file_schema
@@ -194,87 +198,162 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
     assert pipesched.simulate(pipesched.build("1f1b", **COUNTS), tmp_path / "costs.json").makespan_s > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("function", "name", "value", "words"),
-    [
-        (pipesched.build, "num_ranks", "a", "num_ranks is 'a', expected an integer"),
-        (pipesched.compare, "parameters", 3, "parameters: got 3, expected names with their values"),
-        (pipesched.versions, "weights", ["a"], "weights: got 'a', expected a finite number"),
-        (pipesched.plan, "schedules", [], "schedules: got none, expected names; try ['1f1b']"),
-        (pipesched.tune, "resume", 3, "resume: got 3, expected str or Path or None"),
-        (pipesched.tune, "run_settings", 3, "run_settings: got 3, expected RunSettings"),
-        (profile_links, "sizes_bytes", [], "sizes_bytes: got an empty list, expected at least one"),
-        (pipesched.run, "prediction", "sgd", "prediction: got 'sgd', expected PredictionRule.MOMENTUM or "),
-        (pipesched.verify, "partition", 3, "partition: got 3, expected balanced"),
-        (pipesched.train, "on_step", 3, "on_step: got 3, expected a function"),
-        (pipesched.train, "backend", "gloo", "backend: got it with all ranks in one process, expected `is_distributed"),
-        (pipesched.tune, "resume", "/none/there", "/none/there: got no folder"),
-        (pipesched.versions, "num_microbatches", 10**30, "schedule pipedream: got 1000000000000000000000000000000 mic"),
-        (pipesched.what_if, "run", 5, "run: got 5, expected a Timeline, a simulation, a run or a file of a Timeline"),
-        (pipesched.what_if, "run", [], "run: got none, expected at least one"),
-        (pipesched.costs_from_runs, "runs", 2.5, "runs: got 2.5, expected a Timeline, a simulation, a run or a file"),
-        (pipesched.compare_runs, "second", 5, "second: got 5, expected a Timeline"),
-        (gantt, "timelines", None, "timelines: got None, expected a Timeline"),
-        (gantt, "title", 3, "title: got 3, expected a text"),
-        (gantt, "columns", "x", "columns: got 'x', expected an integer of at least 1"),
-        (setup, "costs", "", "'': got Is a directory, expected a file that can be read"),
-        (setup, "network", NetworkOptions(slowdown="x"), "network: slowdown: got 'x', expected a number"),
-        (
-            setup,
-            "network",
-            NetworkOptions(sends=[]),
-            "network: sends: got list(..), expected one of p",
-        ),
-        (setup, "costs", StageCosts(3), "costs: stages: got 3, expected a list"),
-        (setup, "costs", StageCosts((3,)), "costs: stages: got 3, expected StageCosts"),
-        (setup, "costs", LayerCosts((3,)), "costs: layers: got 3, expected a StageCost of each"),
-        (setup, "costs", LayerCosts(()), "costs: layers: got none, expected at least one Stag"),
-        (setup, "costs", pipesched.uniform(2, "x"), "costs: forward_s: got 'x', expected a finite number"),
-        *(
-            (setup, "cluster", cluster, f"cluster: {words}")
-            for cluster, words in (
-                (pipesched.Cluster(3), "devices: got 3, expected a list"),
-                (pipesched.Cluster((3,)), "devices: got 3, expected Devices"),
-                (pipesched.Cluster((Device(speed=0),) * 2), "devices: speed: got 0, expected a number above"),
-                (replace(pipesched.flat(2), intra=4), "intra: got 4, expected a Link"),
-                (replace(pipesched.flat(2), inter="x"), "inter: got 'x', expected a Link"),
-                (pipesched.flat(2, pipesched.Link("x", "y")), "intra: latency_s: got 'x', expected a finite number"),
-                (pipesched.flat(2, pipesched.Link(0, 0)), "intra: bandwidth_bytes_per_s: got 0, expected a number ab"),
-                (replace(pipesched.flat(2), links=3), "links: got 3, expected a list"),
-                (replace(pipesched.flat(2), links=((0, 1),)), "links: got 2 things, expected (from device, to device"),
-                (replace(pipesched.flat(2), links=((0, 1, 3),)), "links: got 3, expected a Link"),
-                (replace(pipesched.flat(2), nics=(3,)), "nics: got 3, expected a list"),
-            )
-        ),
-    ],
-)
-def test_an_argument_that_makes_no_sense_is_named(function, name, value, words):
+def bad(function, **changes):
+    """Return a call of a function with some invalid arguments."""
+    return lambda: function(**CALLS[function] | changes)
+
+
+def on(cluster):
+    return bad(setup, cluster=cluster)
+
+
+def hand_made(*layers):
+    return Model("own", layers, ("a", "b"), lambda output, target: output.mean(), lambda n, seed: (n, n))
+
+
+ADAM = pipesched.PredictionRule.ADAM
+FLAT, FAST, HUGE = pipesched.flat(2), pipesched.Link(0.0, 10**400), "1000000000000000000000000000000"
+LINEAR = torch.nn.Linear(2, 2)
+ESTIMATE = pipesched.analytic_profile("gpt:layers=4", "A100", [1, 2, 4, 8])
+PLANNED = pipesched.plan(ESTIMATE.profile, batch_size=8, num_devices=2, schedules=["1f1b"])
+SIMULATED = pipesched.simulate(LISTS, COST)
+REFUSED = {
+    "num_ranks is 'a', expected an integer": bad(pipesched.build, num_ranks="a"),
+    "parameters: got 3, expected names with their values": bad(pipesched.compare, parameters=3),
+    "weights: got 'a', expected a finite number": bad(pipesched.versions, weights=["a"]),
+    "weights: got 3, expected a list": bad(pipesched.versions, weights=3),
+    "schedules: got none, expected names; try ['1f1b']": bad(pipesched.plan, schedules=[]),
+    "schedules: got '1f1b', expected a list": bad(pipesched.tune, schedules="1f1b"),
+    "schedules: got '1f1b,gpipe', expected a list; try ['1f1b', 'g": bad(pipesched.compare, schedules="1f1b,gpipe"),
+    "resume: got 3, expected str or Path or None": bad(pipesched.tune, resume=3),
+    "run_settings: got 3, expected RunSettings": bad(pipesched.tune, run_settings=3),
+    "sizes_bytes: got an empty list, expected at least one": bad(profile_links, sizes_bytes=[]),
+    "prediction: got 'sgd', expected PredictionRule.MOMENTUM or ": bad(pipesched.run, prediction="sgd"),
+    "prediction: got adam with 1f1b": bad(pipesched.verify, prediction=ADAM),
+    "prediction: got adam with gpipe": bad(pipesched.train, schedule=pipesched.build("gpipe", 2, 2), prediction=ADAM),
+    "partition: got 3, expected balanced": bad(pipesched.verify, partition=3),
+    "partition: got 0, expected at least 1": bad(setup, costs=GPT, partition=[0, 2]),
+    "on_step: got 3, expected a function": bad(pipesched.train, on_step=3),
+    "backend: got it with all ranks in one process, expected `is_distributed": bad(pipesched.train, backend="gloo"),
+    "cluster: got it without `costs` or `profile`": bad(pipesched.train, cluster=FLAT),
+    "limit_bytes: got 1000000000, expected `advance`": bad(pipesched.train, limit_bytes=10**9),
+    "lr: got True, expected a number from 0 to 1e+308": bad(pipesched.train, lr=True),
+    "dtype: got 'int32'": bad(pipesched.profile, dtype="int32"),
+    "dtype: got 'complex64'": bad(pipesched.profile, dtype="complex64"),
+    "microbatch_sizes: got '4', expected an integer": bad(pipesched.profile, microbatch_sizes="4"),
+    "microbatch_sizes: got 0": bad(pipesched.profile, microbatch_sizes=[0]),
+    "/none/there: got no folder": bad(pipesched.tune, resume="/none/there"),
+    f"schedule pipedream: got {HUGE} mic": bad(pipesched.versions, num_microbatches=10**30),
+    "run: got 5, expected a Timeline, a simulation, a run or a file of a Timeline": bad(pipesched.what_if, run=5),
+    "run: got none, expected at least one": bad(pipesched.what_if, run=[]),
+    "runs: got 2.5, expected a Timeline, a simulation, a run or a file": bad(pipesched.costs_from_runs, runs=2.5),
+    "second: got 5, expected a Timeline": bad(pipesched.compare_runs, second=5),
+    "first: got 3, expected a Timeline": bad(pipesched.compare_runs, first=3, second=4),
+    "timelines: got None, expected a Timeline": bad(gantt, timelines=None),
+    "timelines: got list(..), expected a Timeline": bad(gantt, timelines=[]),
+    "title: got 3, expected a text": bad(gantt, title=3),
+    "columns: got 'x', expected an integer of at least 1": bad(gantt, columns="x"),
+    "by: got 'tme', expected one of replicas, time, memory": bad(pipesched.partition, by="tme"),
+    "num_devices: got 0, expected at least 1": bad(pipesched.partition, num_devices=0),
+    "profile: got 3, expected a Profile": bad(pipesched.partition, profile=3),
+    "profile: got DeviceCost": bad(pipesched.tune, setup=COST),
+    "setup: got `compression=half`, expected none: tune does not use it": bad(
+        pipesched.tune, setup=pipesched.Setup(GPT, compression="half")
+    ),
+    "schedule: got None, expected a Schedule": bad(pipesched.simulate, schedule=None),
+    "schedule: got 7, expected a Schedule": bad(pipesched.simulate, schedule=7),
+    "schedule: got PlanSearch(..), expected a part of it; try": bad(pipesched.simulate, schedule=PLANNED),
+    "schedule: got Simulation(..), expected a part of it; try its ": bad(pipesched.simulate, schedule=SIMULATED),
+    "plan: got PlanSearch(..), expected a part of it; ": bad(pipesched.export_setting, plan=PLANNED),
+    "setup: got None, expected a Setup, or costs": bad(pipesched.simulate, setup=None),
+    "setup: got tuple(..), expected a Setup, or costs": bad(pipesched.simulate, setup=(1.0, 2.0)),
+    "setup: got ProfileMeasurement(..), expected a part of": bad(pipesched.simulate, setup=ESTIMATE),
+    "network: got 'eager', expected NetworkOptions": bad(setup, network="eager"),
+    "network: slowdown: got 'x', expected a number": bad(setup, network=NetworkOptions(slowdown="x")),
+    "network: sends: got list(..), expected one of p": bad(setup, network=NetworkOptions(sends=[])),
+    "'': got Is a directory, expected a file that can be read": bad(setup, costs=""),
+    "costs: got 3, expected StageCosts": bad(setup, costs=3),
+    "costs: stages: got 3, expected a list": bad(setup, costs=StageCosts(3)),
+    "costs: stages: got 3, expected StageCosts": bad(setup, costs=StageCosts((3,))),
+    "costs: layers: got 3, expected a StageCost of each": bad(setup, costs=LayerCosts((3,))),
+    "costs: layers: got none, expected at least one Stag": bad(setup, costs=LayerCosts(())),
+    "costs: forward_s: got 'x', expected a finite number": bad(setup, costs=pipesched.uniform(2, "x")),
+    "costs: forward_s: got -1.0, expected a finite number": bad(setup, costs=pipesched.DeviceCost(-1.0, 2.0)),
+    "costs: forward_s: got 1000": bad(setup, costs=pipesched.DeviceCost(10**400, 2.0)),
+    "costs: backward_s: got -2.0, expected a finite": bad(setup, costs=pipesched.uniform(2, 1.0, -2.0)),
+    "costs: saved_bytes: got 1000": bad(setup, costs=pipesched.DeviceCost(1, 2, saved_bytes=10**400)),
+    "cluster: got 'dgx-h100', expected a Cluster": on("dgx-h100"),
+    "cluster: devices: got 3, expected a list": on(pipesched.Cluster(3)),
+    "cluster: devices: got 3, expected Devices": on(pipesched.Cluster((3,))),
+    "cluster: devices: speed: got 0, expected a number above": on(pipesched.Cluster((Device(speed=0),) * 2)),
+    "cluster: intra: got 4, expected a Link": on(replace(FLAT, intra=4)),
+    "cluster: inter: got 'x', expected a Link": on(replace(FLAT, inter="x")),
+    "cluster: intra: latency_s: got 'x', expected a finite number": on(pipesched.flat(2, pipesched.Link("x", "y"))),
+    "cluster: intra: bandwidth_bytes_per_s: got 0, expected a number ab": on(pipesched.flat(2, pipesched.Link(0, 0))),
+    "cluster: intra: bandwidth_bytes_per_s: got 10": on(pipesched.flat(2, FAST)),
+    "cluster: links: got 3, expected a list": on(replace(FLAT, links=3)),
+    "cluster: links: got 2 things, expected (from device, to device": on(replace(FLAT, links=((0, 1),))),
+    "cluster: links: got 3, expected a Link": on(replace(FLAT, links=((0, 1, 3),))),
+    "cluster: nics: got 3, expected a list": on(replace(FLAT, nics=(3,))),
+    "num_stages: got '3', expected an integer of at least 1": bad(pipesched.uniform, num_stages="3"),
+    f"num_stages: got {HUGE}, expected at most": bad(pipesched.uniform, num_stages=10**30),
+    "num_devices: got 2.5, expected an integer of at least 0": bad(pipesched.flat, num_devices=2.5),
+    f"num_devices: got {HUGE}, expected at most 100000": bad(pipesched.flat, num_devices=10**30),
+    "link: got 5, expected a Link, or None": bad(pipesched.flat, link=5),
+    "num_nodes: got 0, expected an integer of at least 1": bad(of_nodes, num_nodes=0),
+    f"num_nodes: got {HUGE}, exp": bad(of_nodes, num_nodes=10**30),
+    "num_nodes: got 2, expected at most 1": bad(of_nodes, node=pipesched.flat(100_000)),
+    "node: got 2, expected a Cluster": bad(of_nodes, node=2),
+    "5: got ": bad(pipesched.load_profile, path=5),
+    "None: got ": bad(load_cluster, path=None),
+    "step_s: got inf, expected a finite number of at least 0": lambda: pipesched.goodput(
+        float("inf"), 9, fail_every_s=9.0, restart_s=1.0, checkpoint_s=1.0
+    ),
+    "backend: got 'foo', expected one of gloo, nccl": lambda: pipesched.check(LISTS).runs_on("foo"),
+    "path: got 3, expected the name of a file": lambda: pipesched.gantt(SIMULATED).save(3),
+    "path: got None, expected the name of a file": lambda: PLANNED.save(None),
+    "num_microbatches: got 'x', expected an integer": lambda: pipesched.versions("1f1b", **COUNTS).plot("x"),
+    "top: got -1, expected at least 1": lambda: TUNED.table(-1),
+    "outcome: got Setting(..), expected one of the outcomes": lambda: TUNED.gain(TUNED.chosen.setting),
+    "model own: layer 0: got Linear, expected a function that builds it; try functo": lambda: hand_made(LINEAR, LINEAR),
+    "optimizer: got 3, expected one of torch.opt": lambda: Predictor(3, pipesched.PredictionRule.ZERO),
+    "rule: got 'zero', expected one of PredictionRule.MOMENTUM, ": lambda: Predictor(
+        torch.optim.SGD(LINEAR.parameters(), 0.1), "zero"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_an_argument_that_makes_no_sense_is_named_in_one_line(words):
     with pytest.raises(OURS) as refusal:
-        function(**CALLS[function] | {name: value})
+        REFUSED[words]()
     assert str(refusal.value).startswith(words)
+    assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: pipesched.uniform("3", 1.0), "num_stages: got '3', expected an integer of at least 1"),
-        (lambda: pipesched.flat(2.5), "num_devices: got 2.5, expected an integer of at least 0"),
-        (lambda: pipesched.flat(2, 5), "link: got 5, expected a Link, or None"),
-        (lambda: of_nodes(pipesched.flat(2), 0), "num_nodes: got 0, expected an integer of at least 1"),
-        (lambda: of_nodes(2, 2), "node: got 2, expected a Cluster"),
-        (lambda: pipesched.flat(10**30), "num_devices: got 1000000000000000000000000000000, expected at most 100000"),
-        (lambda: pipesched.uniform(10**30, 1.0), "num_stages: got 1000000000000000000000000000000, expected at most"),
-        (lambda: of_nodes(pipesched.flat(2), 10**30), "num_nodes: got 1000000000000000000000000000000, exp"),
-        (lambda: of_nodes(pipesched.flat(100_000), 2), "num_nodes: got 2, expected at most 1"),
-        (lambda: pipesched.load_profile(5), "5: got "),
-        (lambda: load_cluster(None), "None: got "),
-    ],
-)
-def test_costs_machines_and_files_refuse_what_they_cannot_be_made_of(call, words):
-    with pytest.raises(pipesched.ProfileError) as refusal:
-        call()
-    assert str(refusal.value).startswith(words)
+def test_under_torchrun_a_profile_is_given_to_all(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(pipesched.ArgumentError, match=r"^profile: got none under torchrun"):
+        bad(pipesched.verify)()
+
+
+def test_the_advice_of_refusals_is_taken():
+    assert pipesched.simulate(LISTS, ESTIMATE.profile).makespan_s > 0
+    assert pipesched.simulate(PLANNED.plan, ESTIMATE.profile).makespan_s > 0
+    assert pipesched.simulate(SIMULATED.schedule, COST).makespan_s == SIMULATED.makespan_s
+    assert "# torchtitan, " in pipesched.export_setting(PLANNED.plan, "torchtitan")
+    machine = pipesched.Setup(COST, pipesched.load_machine("dgx-h100"))
+    assert pipesched.simulate(LISTS, machine).makespan_s > 0
+    assert TUNED.gain(TUNED.chosen) > 0
+    assert len(hand_made(*[partial(copy.deepcopy, LINEAR)] * 2).layers) == 2
+
+
+def test_a_schedule_that_is_not_compared_is_a_key_error_with_the_names():
+    compared = pipesched.compare(["gpipe", "1f1b"], COST, **COUNTS)
+    assert compared["1f1b"].summary.name == "1f1b"
+    with pytest.raises(KeyError, match="got 'nope', expected one of gpipe, 1f1b"):
+        compared["nope"]
 
 
 def test_machines_and_costs_take_counts_of_numpy():

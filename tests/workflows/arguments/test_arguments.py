@@ -12,7 +12,7 @@ from pipesched.profiles.io import load_profile, save_json
 from pipesched.questions import ScheduleCounts
 from pipesched.schedules.builders import build, build_generated
 from pipesched.schedules.formats import to_json, write_text
-from pipesched.workflows import ArgumentError
+from pipesched.workflows import ArgumentError, tune
 from pipesched.workflows.arguments import (
     ScheduleSource,
     read_cluster_argument,
@@ -83,6 +83,16 @@ def test_a_profile_is_the_same_as_its_file():
 
     assert by_path == costs_of(load_profile(GPT), schedule, partition="uniform", microbatch_size=2)
     assert by_path != costs_of(GPT, schedule)
+
+
+def test_a_partition_may_be_a_list_of_layers_per_stage():
+    num_layers = len(load_profile(GPT).layers)
+    layers, text = [3, num_layers - 3], f"3,{num_layers - 3}"
+    for given in (layers, tuple(layers)):
+        cut = costs_of(GPT, build("1f1b", 2, 2), partition=given)
+        assert cut == costs_of(GPT, build("1f1b", 2, 2), partition=text)
+    tuned = tune(Setup(GPT, partition=layers), batch_size=8, num_devices=2, microbatches=4, pipelines=1)
+    assert tuned.problem.partition == text
 
 
 def test_a_cluster_is_the_same_as_its_file_and_none_has_free_links(tmp_path):
