@@ -43,6 +43,13 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.2)
 
 
+def pipeline(module, batch, **given):
+    """Return a pipeline of two ranks and four micro-batches, with a part of the batch as example."""
+    example = {key: tensor[: len(tensor) // 4] if torch.is_tensor(tensor) else tensor for key, tensor in batch.items()}
+    usual = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": cross_entropy, "optimizer": sgd}
+    return pipesched.Pipeline(module, **(usual | {"example": example} | given))
+
+
 def halves(data, count):
     """Return a batch of dictionaries in equal parts."""
     return [dict(zip(data, parts, strict=True)) for parts in zip(*(t.chunk(count) for t in data.values()), strict=True)]
@@ -67,10 +74,7 @@ def test_a_module_with_a_skip_a_mask_and_buffers(name):
     module = Branching().double()
     untouched = copy.deepcopy(module.state_dict())
     inputs, targets = branching_batch(16)
-    example = {key: tensor[:4] for key, tensor in inputs.items()}
-    with pipesched.Pipeline(
-        module, schedule=name, num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd, example=example
-    ) as pipe:
+    with pipeline(module, inputs, schedule=name) as pipe:
         losses = [pipe.step(inputs, targets).item() for _ in range(3)]
         outputs, loss, state = pipe.evaluate(inputs), pipe.evaluate(inputs, targets), pipe.state_dict()
     assert_equal(module.state_dict().values(), untouched.values(), 0)
@@ -93,16 +97,12 @@ def test_autocast_is_that_of_pytorch():
     torch.manual_seed(0)
     module, (inputs, targets) = Branching(), branching_batch(16)
     inputs["x"] = inputs["x"].float()
-    example = {key: tensor[:4] for key, tensor in inputs.items()}
 
     def cast_loss(outputs, labels):
         assert outputs["scores"].dtype is torch.bfloat16
         return cross_entropy(outputs, labels)
 
-    with pipesched.Pipeline(
-        module, schedule="gpipe", num_ranks=2, microbatches=4, loss=cast_loss, optimizer=sgd, example=example,
-        autocast=torch.bfloat16,
-    ) as pipe:  # fmt: skip
+    with pipeline(module, inputs, schedule="gpipe", loss=cast_loss, autocast=torch.bfloat16) as pipe:
         losses = [pipe.step(inputs, targets).item() for _ in range(2)]
         assert {tensor.dtype for tensor in pipe.state_dict().values()} == {torch.float32, torch.int64}
 
@@ -133,10 +133,7 @@ def test_gpt2_of_transformers_with_its_own_loss(monkeypatch):
     module = transformers.GPT2LMHeadModel(config).double()
     tokens = torch.randint(0, 20, (8, 8), generator=torch.Generator().manual_seed(1))
     inputs = {"input_ids": tokens, "labels": tokens}
-    with pipesched.Pipeline(
-        module, schedule="1f1b", num_ranks=2, microbatches=4, optimizer=sgd, clip_grad_norm=0.5,
-        example={"input_ids": tokens[:2], "labels": tokens[:2]},
-    ) as pipe:  # fmt: skip
+    with pipeline(module, inputs, loss=None, clip_grad_norm=0.5) as pipe:
         losses = [pipe.step(inputs).item() for _ in range(3)]
         outputs, state = pipe.evaluate(inputs), pipe.state_dict()
         assert "GPT2LMHeadModel: 1f1b, 2 ranks, 4 micro-batches" in str(pipe)
@@ -186,10 +183,7 @@ def test_models_of_transformers_train_as_in_a_plain_loop(name, monkeypatch):
     made, config, batch = next(model[1:] for model in models_of_transformers(transformers) if model[0] == name)
     torch.manual_seed(0)
     module = made(config).double().train()
-    example = {key: tensor[:2] for key, tensor in batch.items()}
-    with pipesched.Pipeline(
-        module, schedule="1f1b", num_ranks=2, microbatches=4, optimizer=sgd, example=example
-    ) as pipe:
+    with pipeline(module, batch, loss=None) as pipe:
         losses = [pipe.step(batch).item() for _ in range(2)]
         state, outputs = pipe.state_dict(), pipe.evaluate(batch)
     whole = copy.deepcopy(module)
@@ -209,10 +203,7 @@ def test_models_of_transformers_train_as_in_a_plain_loop(name, monkeypatch):
 
 def test_a_prediction_measures_the_layers_here():
     module, (inputs, targets) = Branching().double(), branching_batch(16)
-    example = {key: tensor[:4] for key, tensor in inputs.items()}
-    with pipesched.Pipeline(
-        lambda: module, schedule="1f1b", num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd, example=example
-    ) as pipe:
+    with pipeline(lambda: module, inputs) as pipe:
         with pytest.raises(pipesched.ArgumentError, match="profile: got no step, expected one"):
             pipe.predict()
         pipe.step(inputs, targets, record=True)
@@ -238,10 +229,9 @@ def test_a_prediction_measures_the_layers_here():
     ],
 )
 def test_bad_modules_are_refused_in_one_line(module, given, message):
-    inputs, _ = branching_batch(4)
-    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 2, "loss": cross_entropy, "optimizer": sgd}
+    inputs, _ = branching_batch(16)
     with pytest.raises(ValueError, match=message) as error:
-        pipesched.Pipeline(module, **how, **given, example=inputs)
+        pipeline(module, inputs, **given)
     assert "\n" not in str(error.value)
 
 
@@ -256,8 +246,7 @@ class Scaled(nn.Module):
 
 def test_inputs_of_one_tensor_have_the_keys_and_constants_of_the_example():
     x = torch.randn(8, 4)
-    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": functional.mse_loss, "optimizer": sgd}
-    with pipesched.Pipeline(Scaled(), **how, example={"x": x[:2], "scale": 3.0}) as pipe:
+    with pipeline(Scaled(), {"x": x, "scale": 3.0}, loss=functional.mse_loss) as pipe:
         for wrong in ({"x": x, "scale": 4.0}, {"y": x, "scale": 3.0}, {"x": x}, (x, 4.0)):
             with pytest.raises(pipesched.ArgumentError, match=r"inputs: got .*other .* than in the example"):
                 pipe.step(wrong, x)
@@ -269,26 +258,21 @@ def test_inputs_of_one_tensor_have_the_keys_and_constants_of_the_example():
 def test_inputs_may_be_the_lists_of_a_data_loader():
     data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.full((8, 4), 2.0))
     (batch,) = torch.utils.data.DataLoader(data, batch_size=8)
-    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": functional.mse_loss, "optimizer": sgd}
-    with pipesched.Pipeline(Scaled(), **how, example=data[:2]) as pipe:
+    with pipeline(Scaled(), {}, loss=functional.mse_loss, example=data[:2]) as pipe:
         assert torch.equal(pipe.evaluate(batch), pipe.evaluate(tuple(batch)))
 
 
 def test_other_keys_than_in_the_example_are_refused():
     inputs, targets = branching_batch(16)
-    example = {key: tensor[:4] for key, tensor in inputs.items()}
-    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": cross_entropy, "optimizer": sgd}
-    with pipesched.Pipeline(Branching().double(), **how, example=example) as pipe:
-        with pytest.raises(
-            pipesched.ArgumentError, match=r"got other keys than in the example \(mask, x, other\), exp"
+    longer, shorter = {"mask": inputs["mask"], "x": inputs["x"], "other": None}, {"x": inputs["x"]}
+    with pipeline(Branching().double(), inputs) as pipe:
+        for batch, message in (
+            ((longer, targets), r"got other keys than in the example \(mask, x, other\), exp"),
+            ((shorter, targets), r"got other keys than in the example \(x\), expected x, mask"),
+            ((inputs,), "targets: got none, expected targets for the loss"),
         ):
-            pipe.step({"mask": inputs["mask"], "x": inputs["x"], "other": None}, targets)
-        with pytest.raises(
-            pipesched.ArgumentError, match=r"got other keys than in the example \(x\), expected x, mask"
-        ):
-            pipe.step({"x": inputs["x"]}, targets)
-        with pytest.raises(pipesched.ArgumentError, match="targets: got none, expected targets for the loss"):
-            pipe.step(inputs)
+            with pytest.raises(pipesched.ArgumentError, match=message):
+                pipe.step(*batch)
         loss = pipe.evaluate(inputs, targets)
         assert pipe.evaluate(dict(reversed(inputs.items())), targets) == loss, "the order of keys does not matter"
         pipe.step(inputs, targets)

@@ -1,69 +1,36 @@
-"""A pipeline in a script with a process per rank: equal losses everywhere, and one line where a script goes wrong."""
+"""A pipeline in a script with a process per rank: traced modules, and one line where a script goes wrong."""
 
 import json
-import os
 import socket
-import sys
 
 import pytest
 import torch
 
-import pipesched
-from tests.cli.conftest import ROOT
 from tests.executor.job_sequence_ranks import end_of_module
-from tests.processes import run
-from tests.workflows.pipelines.test_any_module import Branching, branching_batch, cross_entropy, sgd
-from tests.workflows.pipelines.test_pipeline import SIZE, batches, pipeline, plain_loop, whole
+from tests.workflows.pipelines.test_any_module import Branching, branching_batch, sgd
+from tests.workflows.pipelines.test_any_module import pipeline as of_module
+from tests.workflows.pipelines.test_pipeline import batches, pipeline
 
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SCRIPT = """
-import json, os, signal
+import json, os
 from pathlib import Path
 import torch
-import torch.distributed as dist
 import pipesched
 from tests.workflows.pipelines.test_pipeline import batches, pipeline
 
 rank, said = int(os.environ["RANK"]), {}
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, when another rank has ended
-"""
-EQUAL = """
-data = list(batches(6, 12))
-for name, norm in (("1f1b", None), ("1f1b", 0.05), ("zbv", None), ("chimera", 0.05)):
-    if name == "zbv":
-        dist.init_process_group("gloo")
-    with pipeline(name, clip_grad_norm=norm) as pipe:
-        losses = [pipe.step(*batch, update=number % 3 == 2).item() for number, batch in enumerate(data)]
-        said[f"{name} {norm}"] = losses
-        recorded = pipe.step(*data[0], record=True), pipe.step(*data[0])
-        timeline = pipe.timeline()
-        said[f"{name} {norm} shared"] = [
-            *[loss.item() for loss in recorded], timeline.makespan_s, len(timeline.spans),
-            pipe.evaluate(*data[0]).item(), pipe.evaluate(data[0][0])[:6].tolist(),
-            {key: value.tolist() for key, value in pipe.state_dict().items()},
-        ]
-        before = pipe.state_dict()
-        pipe.step(*data[0])
-        pipe.load_state_dict(before)
-        said[f"{name} {norm} again"] = pipe.evaluate(*data[0]).item()
-    said[f"{name} groups"] = dist.is_initialized()
-Path(f"said{rank}").write_text(json.dumps(said))
 """
 TRACED = """
-from tests.workflows.pipelines.test_any_module import Branching, branching_batch, cross_entropy, sgd
+from tests.workflows.pipelines.test_any_module import Branching, branching_batch, pipeline as of_module
 from tests.workflows.pipelines.test_pipeline_processes import Tied
 inputs, targets = branching_batch(16)
-example = {key: tensor[:4] for key, tensor in inputs.items()}
 
 def build():
     torch.manual_seed(0)
     return Branching().double()
 
 for module in (build(), build):
-    with pipesched.Pipeline(
-        module, schedule="1f1b", num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd, example=example,
-        clip_grad_norm=0.5,
-    ) as pipe:
+    with of_module(module, inputs, clip_grad_norm=0.5) as pipe:
         said[type(module).__name__] = [
             [pipe.step(inputs, targets).item() for _ in range(3)],
             pipe.evaluate(inputs)["scores"].tolist(), pipe.evaluate(inputs, targets).item(),
@@ -71,18 +38,13 @@ for module in (build(), build):
         ]
         said[type(module).__name__ + " predicted"] = pipe.predict().makespan_s
 torch.manual_seed(rank)  # scripts may draw different weights: replicas get the weights of the first
-with pipesched.Pipeline(
-    Branching().double(), schedule="chimera", num_ranks=2, microbatches=4, loss=cross_entropy, optimizer=sgd,
-    example=example,
-) as pipe:
+with of_module(Branching().double(), inputs, schedule="chimera") as pipe:
     said["replicas"] = [pipe.step(inputs, targets).item() for _ in range(2)]
     groups = [group for optimizer in pipe.optimizers for group in optimizer.param_groups]
     said["weights"] = [parameter.tolist() for group in groups for parameter in group["params"]]
 torch.manual_seed(rank)
-with pipesched.Pipeline(
-    Tied().double(), schedule="1f1b", num_ranks=2, microbatches=2, loss=torch.nn.functional.cross_entropy,
-    optimizer=sgd, example=torch.arange(2),
-) as pipe:
+how = {"microbatches": 2, "loss": torch.nn.functional.cross_entropy, "example": torch.arange(2)}
+with of_module(Tied().double(), {}, **how) as pipe:
     said["tied"] = {name: tensor.tolist() for name, tensor in pipe.state_dict().items()}
     said["tied losses"] = [pipe.step(torch.arange(4), torch.arange(4).flip(0)).item() for _ in range(3)]
 Path(f"said{rank}").write_text(json.dumps(said))
@@ -143,14 +105,6 @@ class Tied(torch.nn.Module):
         return self.head(self.block(self.embedding(x)).tanh())
 
 
-def torchrun(folder, script):
-    """Run a script in two processes of torchrun."""
-    (folder / "script.py").write_text(SCRIPT + script)
-    clean = {key: value for key, value in os.environ.items() if key not in TORCHRUN}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return run([*launcher, "script.py"], env=clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=folder)
-
-
 def forked(folder, script, num_processes=2):
     """Run a script in processes with the environment of torchrun; return their exit codes, and all that they print."""
     (folder / "script.py").write_text(SCRIPT + script)
@@ -159,19 +113,6 @@ def forked(folder, script, num_processes=2):
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     codes, printed = end_of_module("tests.workflows.pipelines.script_ranks", num_processes, folder, **meet)
     return codes, "".join(printed)
-
-
-def test_processes_have_the_losses_of_a_plain_loop(tmp_path):
-    done = torchrun(tmp_path, EQUAL)
-    assert done.returncode == 0, done.stderr
-    first, second = (json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2))
-    assert first == second
-    for case in ("1f1b None", "1f1b 0.05", "zbv None", "chimera 0.05"):
-        norm = None if case.endswith("None") else 0.05
-        expected = plain_loop(whole(), batches(6, 4 * SIZE), max_norm=norm, accumulate=3)
-        assert first[case] == pytest.approx(expected, rel=1e-9)
-        assert first[f"{case} again"] == first[f"{case} shared"][4]
-    assert [first[f"{name} groups"] for name in ("1f1b", "zbv", "chimera")] == [False, True, True]
 
 
 @pytest.fixture(scope="module")
@@ -187,16 +128,14 @@ def traced(tmp_path_factory):
 
 def test_a_traced_module_in_processes_is_the_same_as_in_one(traced):
     inputs, targets = branching_batch(16)
-    example = {key: tensor[:4] for key, tensor in inputs.items()}
 
     def build():
         torch.manual_seed(0)
         return Branching().double()
 
-    how = {"schedule": "1f1b", "num_ranks": 2, "microbatches": 4, "loss": cross_entropy, "optimizer": sgd}
-    with pipesched.Pipeline(build, **how, example=example, clip_grad_norm=0.5) as pipe:
+    with of_module(build, inputs, clip_grad_norm=0.5) as pipe:
         drawn = [pipe.step(inputs, targets).item() for _ in range(3)]
-    with pipesched.Pipeline(build(), **how, example=example, clip_grad_norm=0.5) as pipe:
+    with of_module(build(), inputs, clip_grad_norm=0.5) as pipe:
         losses = [pipe.step(inputs, targets).item() for _ in range(3)]
         scores, loss, state = pipe.evaluate(inputs)["scores"], pipe.evaluate(inputs, targets), pipe.state_dict()
     told_losses, told_scores, told_loss, told_state, told_table = traced["Branching"]
@@ -223,21 +162,6 @@ def test_calls_that_differ_end_in_one_line_in_every_process(case, refusals):
     for said in refusals:
         assert said[case].startswith(REFUSED[case][1])
         assert "\n" not in said[case]
-
-
-def test_a_process_that_dies_is_named_in_one_line(tmp_path):
-    script = """
-batch, pipe = next(batches(1, 12)), pipeline(timeout_s=3.0)
-try:
-    pipe.step(*batch)
-    os._exit(3) if rank else pipe.step(*batch)
-except pipesched.ExecutionError as error:
-    Path(f"said{rank}").write_text(str(error))
-"""
-    torchrun(tmp_path, script)
-    (told,) = [path.read_text() for path in tmp_path.glob("said*")]
-    assert told.startswith("rank 0 failed at")
-    assert "\n" not in told
 
 
 def test_another_number_of_processes_is_refused(tmp_path):
