@@ -18,6 +18,7 @@ from pipesched.profiles.clusters import Device, of_nodes
 from pipesched.profiles.costs import LayerCosts, StageCost, StageCosts
 from pipesched.profiles.io import load_cluster, load_plan
 from pipesched.profiles.models import Model, resolve_model
+from pipesched.schedules import PredictionRule
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows.file_formats import file_schema
@@ -211,7 +212,7 @@ def hand_made(*layers):
     return Model("own", layers, ("a", "b"), lambda output, target: output.mean(), lambda n, seed: (n, n))
 
 
-ADAM = pipesched.PredictionRule.ADAM
+ADAM = PredictionRule.ADAM
 FLAT, FAST, HUGE = pipesched.flat(2), pipesched.Link(0.0, 10**400), "1000000000000000000000000000000"
 LINEAR = torch.nn.Linear(2, 2)
 ESTIMATE = pipesched.analytic_profile("gpt:layers=4", "A100", [1, 2, 4, 8])
@@ -316,7 +317,7 @@ REFUSED = {
     "top: got -1, expected at least 1": lambda: TUNED.table(-1),
     "outcome: got Setting(..), expected one of the outcomes": lambda: TUNED.gain(TUNED.chosen.setting),
     "model own: layer 0: got Linear, expected a function that builds it; try functo": lambda: hand_made(LINEAR, LINEAR),
-    "optimizer: got 3, expected one of torch.opt": lambda: Predictor(3, pipesched.PredictionRule.ZERO),
+    "optimizer: got 3, expected one of torch.opt": lambda: Predictor(3, PredictionRule.ZERO),
     "rule: got 'zero', expected one of PredictionRule.MOMENTUM, ": lambda: Predictor(
         torch.optim.SGD(LINEAR.parameters(), 0.1), "zero"
     ),

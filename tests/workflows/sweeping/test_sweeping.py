@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -23,90 +22,88 @@ COSTS = pipesched.DeviceCost(
     1.0, backward_input_s=1.25, backward_weight_s=0.5, step_s=0.25, saved_bytes=100, output_bytes=8, weight_bytes=30
 )
 LINK = {"latency_s": [0.0, 0.125], "bandwidth_bytes_per_s": [16.0, 1e3]}
+SETTING = {"schedule", "num_ranks", "num_microbatches", "num_chunks", "recomputes", "microbatch_size", *LINK}
 
 
 def small(**others):
-    usual = {"schedules": ["1f1b", "zbv"], "num_ranks": [2, 3], "num_microbatches": [2, 4]}
     conditions = {name: others.pop(name) for name in inspect.signature(pipesched.Setup).parameters if name in others}
-    return pipesched.sweep(setup=pipesched.Setup(COSTS, **conditions), **{**usual, **others})
+    return pipesched.sweep(setup=pipesched.Setup(COSTS, **conditions), **SMALL | others)
 
 
-def require_as_simulated(row, simulation):
-    """Compare a row with what is read off a simulation."""
-    peaks = [device.peak_memory_bytes for device in simulation.metrics.devices]
-    assert row["makespan_s"] == pytest.approx(simulation.makespan_s, rel=1e-9)
-    assert row["bubble_fraction"] == pytest.approx(simulation.bubble_fraction, abs=1e-9)
-    assert row["s_per_microbatch"] == pytest.approx(1 / simulation.throughput, rel=1e-9)
-    assert row["steady_s_per_microbatch"] == pytest.approx(simulation.steady_s_per_microbatch, rel=1e-9)
-    assert row["steady_bubble_fraction"] == pytest.approx(simulation.steady_bubble_fraction, abs=1e-9)
-    assert row["peak_memory_bytes"] == max(peaks)
-    assert row["fits"] is simulation.fits
+def simulated(row, setup):
+    """Return the simulation of the setting of a row; only a link and a limit of memory are not those of `setup`."""
+    names = ("schedule", "num_ranks", "num_microbatches", "num_chunks")
+    lists = pipesched.build(*(row[name] for name in names))
+    if row["recomputes"]:
+        lists = recompute(lists, None, row.get("recompute_when") or "early")
+    if LINK.keys() & row.keys():
+        link = pipesched.Link(*(row[name] for name in LINK))
+        cluster = pipesched.flat(row["num_ranks"], link)
+        devices = (Device(memory_bytes=setup.limit_bytes),) * row["num_ranks"]
+        setup = replace(setup, cluster=replace(cluster, devices=devices), limit_bytes=None)
+    if row["microbatch_size"] is not None:
+        setup = replace(setup, microbatch_size=row["microbatch_size"], partition="balanced")
+    return pipesched.simulate(lists, setup)
 
 
-@pytest.mark.parametrize("name", ["chimera", "gems"])
-def test_lists_that_are_simulated_have_a_row_for_every_link(name):
-    link = {"bandwidth_bytes_per_s": [8.0, 16.0, 32.0]}
-    rows = pipesched.sweep([name], COSTS, num_ranks=[4], num_microbatches=[8], link=link).to_rows()
-    assert sorted(row["bandwidth_bytes_per_s"] for row in rows) == link["bandwidth_bytes_per_s"]
+ROUND = pipesched.DeviceCost(1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, saved_bytes=10**6, output_bytes=8000)
+"""In whole milliseconds many times are equal but for roundings, and so is the memory in use between them."""
+MEASURED = profile(*[layer(*(measurement(n, forward_s=1.0 + n, backward_s=2.0 * n) for n in (1, 2)))] * 4)
+SHARED_NIC = replace(pipesched.flat(3, pipesched.Link(0.1, 32.0)), nics=dealt(3, 1))
+NETWORKS = [NetworkOptions(), NetworkOptions("eager"), NetworkOptions(slowdown=0.5)]
+SMALL = {"schedules": ["1f1b", "zbv"], "num_ranks": [2, 3], "num_microbatches": [2, 4]}
+SWEEPS = {
+    "every dimension": (128, pipesched.Setup(COSTS, limit_bytes=400), {
+        "schedules": ["1f1b", "interleaved", "zb_h2", "pipedream"], "num_ranks": [2, 3], "num_microbatches": [3, 6],
+        "num_chunks": [2], "recompute": "both", "link": LINK,
+    }),
+    "lists that are simulated": (12, pipesched.Setup(COSTS), {
+        "schedules": ["chimera", "gems"], "num_ranks": 4, "num_microbatches": 8,
+        "link": {"latency_s": [0.0, 0.125], "bandwidth_bytes_per_s": [8.0, 16.0, 32.0]},
+    }),
+    "roundings": (32, pipesched.Setup(ROUND), {
+        "schedules": ["1f1b", "interleaved", "zbv"], "num_ranks": [2, 4], "num_microbatches": [4, 8],
+        "num_chunks": [1, 2], "link": {"latency_s": [0.0], "bandwidth_bytes_per_s": [1e6, 1e9]},
+    }),
+    "late recompute": (16, pipesched.Setup(COSTS), SMALL | {
+        "schedules": ["1f1b", "zb_h2"], "recompute": "both", "recompute_when": "late",
+    }),
+    **{f"NIC {number}": (8, pipesched.Setup(COSTS, SHARED_NIC, each), SMALL) for number, each in enumerate(NETWORKS)},
+    "sizes": (2, pipesched.Setup(MEASURED), SMALL | {
+        "schedules": ["1f1b"], "num_ranks": 2, "num_microbatches": 4, "microbatch_sizes": [1, 2],
+    }),
+    "jitter": (8, pipesched.Setup(COSTS, jitter=0.2, seed=7), SMALL),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_row_is_the_answer_of_simulate_for_its_setting(name):
+    count, setup, asked = SWEEPS[name]
+    rows = pipesched.sweep(setup=setup, **asked).to_rows()
+    assert len({tuple(value for key, value in row.items() if key in SETTING) for row in rows}) == len(rows) == count
     for row in rows:
-        cluster = pipesched.flat(4, pipesched.Link(bandwidth_bytes_per_s=row["bandwidth_bytes_per_s"]))
-        require_as_simulated(
-            row,
-            pipesched.simulate(pipesched.build(name, 4, 8), pipesched.Setup(COSTS, cluster)),
-        )
-
-
-def test_ops_that_begin_a_rounding_late_hold_as_much_everywhere():
-    """Of costs in whole milliseconds many times are equal but for roundings, and so are what is held between them."""
-    costs = pipesched.DeviceCost(
-        1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, saved_bytes=10**6, output_bytes=8000
-    )
-    counts = {"num_ranks": [2, 4], "num_microbatches": [4, 8], "num_chunks": [1, 2]}
-    link = {"bandwidth_bytes_per_s": [1e6, 1e9]}
-    rows = pipesched.sweep(["1f1b", "interleaved", "zbv"], costs, **counts, link=link).to_rows()
-    assert len(rows) == (1 + 2 + 1) * 2 * 2 * 2
-    for row in rows:
-        simulation = pipesched.simulate(
-            pipesched.build(
-                row["schedule"],
-                num_ranks=row["num_ranks"],
-                num_microbatches=row["num_microbatches"],
-                num_chunks=row["num_chunks"],
-            ),
-            pipesched.Setup(
-                costs,
-                pipesched.flat(row["num_ranks"], pipesched.Link(bandwidth_bytes_per_s=row["bandwidth_bytes_per_s"])),
-            ),
-        )
-        require_as_simulated(row, simulation)
+        if row["schedule"] == "pipedream" and row["recomputes"]:
+            continue  # its recomputing lists are no batch, and go on under its name
+        simulation = simulated(row, setup)
+        numbers = {
+            "makespan_s": simulation.makespan_s,
+            "bubble_fraction": simulation.bubble_fraction,
+            "s_per_microbatch": 1 / simulation.throughput,
+            "steady_s_per_microbatch": simulation.steady_s_per_microbatch,
+            "steady_bubble_fraction": simulation.steady_bubble_fraction,
+        }
+        for key, number in numbers.items():
+            assert row[key] == (number if number is None else pytest.approx(number, rel=1e-9, abs=1e-12)), key
+        assert row["peak_memory_bytes"] == max(device.peak_memory_bytes for device in simulation.metrics.devices)
+        assert row["fits"] is simulation.fits
+    assert {row["fits"] for row in rows} == ({None} if setup.limit_bytes is None else {True, False})
+    assert {row["steady_s_per_microbatch"] is None for row in rows} == {name == "jitter"}
 
 
 def test_stages_per_rank_are_told_where_nobody_gave_them():
     rows = small(schedules=["1f1b", "interleaved"], num_microbatches=[6]).to_rows()
     assert {(row["schedule"], row["num_chunks"]) for row in rows} == {("1f1b", None), ("interleaved", 2)}
-
-
-@pytest.mark.slow
-def test_every_row_is_what_simulate_says_of_the_setting():
-    asked = (["1f1b", "interleaved", "zb_h2", "pipedream"], [2, 3], [3, 6], [False, True], *LINK.values())
-    names, ranks, microbatches, *_ = asked
-    result = pipesched.sweep(names, pipesched.Setup(COSTS, limit_bytes=400), num_ranks=ranks, num_chunks=[2],
-                             num_microbatches=microbatches, recompute="both", link=LINK)  # fmt: skip
-    rows = {tuple(row[name] for name in ("schedule", "num_ranks", "num_microbatches", "recomputes", *LINK)): row
-            for row in result.to_rows()}  # fmt: skip
-    assert rows.keys() == {*product(*asked)}
-    assert {row["fits"] for row in rows.values()} == {True, False}
-    for (name, p, m, recomputed, latency_s, bandwidth), row in rows.items():
-        lists = pipesched.build(name, p, m, 2 if name == "interleaved" else None)
-        link = pipesched.Link(latency_s, bandwidth)
-        cluster = replace(pipesched.flat(p, link), devices=(Device(memory_bytes=400),) * p)
-        if name == "pipedream":  # which is no batch, and goes on under its name
-            if recomputed:
-                continue
-            lists = pipesched.build(name, p, m)
-        elif recomputed:
-            lists = recompute(lists)
-        require_as_simulated(row, pipesched.simulate(lists, pipesched.Setup(COSTS, cluster)))
 
 
 @pytest.mark.parametrize(("p", "m", "early_s", "late_s"), [(8, 8, 0.53, 0.6), (3, 4, 0.22, 0.24)])
@@ -118,40 +115,13 @@ def test_a_late_recompute_starts_when_the_gradient_is_there(p, m, early_s, late_
         assert row.get("recompute_when") == ("late" if when == "late" else None)
 
 
-def test_every_row_with_a_late_recompute_is_what_simulate_says_of_it():
-    result = small(schedules=["1f1b", "zb_h2"], recompute="both", recompute_when="late")
-    assert {row["recompute_when"] for row in result.to_rows()} == {None, "late"}
-    for row in result.to_rows():
-        lists = pipesched.build(row["schedule"], row["num_ranks"], row["num_microbatches"])
-        lists = recompute(lists, None, "late") if row["recomputes"] else lists
-        require_as_simulated(row, pipesched.simulate(lists, COSTS))
-
-
-NETWORKS = [NetworkOptions(), NetworkOptions("eager"), NetworkOptions(slowdown=0.5)]
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_what_contends_is_simulated_one_by_one(network):
-    cluster = replace(pipesched.flat(3, pipesched.Link(0.1, 32.0)), nics=dealt(3, 1))
-    for row in small(cluster=cluster, network=network).to_rows():
-        lists = pipesched.build(row["schedule"], row["num_ranks"], row["num_microbatches"])
-        require_as_simulated(row, pipesched.simulate(lists, pipesched.Setup(COSTS, cluster, network)))
-
-
 def test_sizes_of_micro_batches_come_from_the_profile_and_give_seconds_per_sample():
-    sizes = [measurement(size, forward_s=1.0 + size, backward_s=2.0 * size) for size in (1, 2)]
-    measured = profile(*[layer(*sizes)] * 4)
-    result = pipesched.sweep(["1f1b"], measured, num_ranks=[2], num_microbatches=[4], microbatch_sizes=[1, 2])
+    asked = {"num_ranks": [2], "num_microbatches": [4]}
+    result = pipesched.sweep(["1f1b"], MEASURED, **asked, microbatch_sizes=[1, 2])
     assert result.by == "s_per_sample"
     for row in result.to_rows():
-        size = row["microbatch_size"]
-        simulation = pipesched.simulate(
-            pipesched.build("1f1b", 2, 4),
-            pipesched.Setup(measured, microbatch_size=size, partition="balanced"),
-        )
-        assert row["s_per_sample"] == pytest.approx(simulation.makespan_s / (4 * size), rel=1e-12)
-        require_as_simulated(row, simulation)
-    default = pipesched.sweep(["1f1b"], measured, num_ranks=[2], num_microbatches=[4])
+        assert row["s_per_sample"] == pytest.approx(row["makespan_s"] / (4 * row["microbatch_size"]), rel=1e-12)
+    default = pipesched.sweep(["1f1b"], MEASURED, **asked)
     assert [row["microbatch_size"] for row in default.to_rows()] == [1]
 
 
@@ -204,17 +174,6 @@ def test_devices_of_the_cluster_that_no_setting_uses_are_named():
     result = small(cluster=pipesched.flat(8))
     assert "idle; no setting that fits uses all" in result.table().caption
     assert "idle" not in small(num_ranks=[2], cluster=pipesched.flat(2)).table().caption
-
-
-def test_a_row_with_jitter_is_a_run_of_simulate_with_the_same_seed():
-    rows = small(jitter=0.2, seed=7).to_rows()
-    for row in rows:
-        counts = {"num_ranks": row["num_ranks"], "num_microbatches": row["num_microbatches"]}
-        single = pipesched.simulate(
-            pipesched.build(row["schedule"], **counts), pipesched.Setup(COSTS, jitter=0.2, seed=7)
-        )
-        assert row["makespan_s"] == pytest.approx(single.makespan_s, rel=1e-12)
-        assert row["steady_s_per_microbatch"] is None
 
 
 def test_a_row_of_several_runs_is_the_run_of_median_makespan():

@@ -7,7 +7,7 @@ import pytest
 import pipesched
 from pipesched.simulator.search import Outcome
 from pipesched.simulator.tuner import tuned
-from pipesched.workflows.tuning import TuneResult, run_settings, verified_settings
+from pipesched.workflows.tuning import TuneResult, rank_correlation, run_settings, verified_settings
 from tests.simulator.tuner.problems import problem
 
 
@@ -69,3 +69,19 @@ def test_a_result_is_what_tune_returns_and_something_in_it_fits():
     nothing = tuple(replace(outcome, reason="over memory") for outcome in outcomes(1.0))
     with pytest.raises(pipesched.ArgumentError, match=r"^result: got no setting that fits"):
         run_settings(TuneResult(problem(), "simulate", nothing, None, averages=False))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "expected"),
+    [
+        ([1, 2, 3], [10, 20, 40], 1.0),
+        ([1, 2, 3], [3, 2, 1], -1.0),
+        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),  # 1 - 6 * (1 + 1 + 1 + 1) / (5 * 24)
+        ([1, 1, 2], [1, 2, 3], 3**0.5 / 2),  # equal ones share a rank: 0.5, 0.5, 2 against 0, 1, 2
+        ([1], [2], None),
+        ([1, 1], [1, 2], None),
+    ],
+)
+def test_the_rank_correlation_is_spearmans(predicted, measured, expected):
+    correlation = rank_correlation(predicted, measured)
+    assert correlation == (None if expected is None else pytest.approx(expected))

@@ -61,51 +61,78 @@ def test_ops_beside_those_of_other_pipelines_say_nothing():
         pipesched.what_if(replace(run, source="measured"), schedule="1f1b")
 
 
-def test_another_schedule_takes_what_it_takes():
-    answer = pipesched.what_if(GPIPE, schedule="1f1b", num_microbatches=8, draws=3)
-    changed_run = play(build("1f1b", 2, 8))
+def own_split(op):
+    return {"I": 1.5, "W": 0.25}.get(op.phase, 1.0)
+
+
+def split_as_layers(op):
+    """Return the seconds of a backward that is split as the one of `LAYERS`."""
+    if op.stage == 0 or op.phase in (Phase.FORWARD, Phase.BACKWARD):
+        return halved(op)
+    return {Phase.BACKWARD_INPUT: 0.75, Phase.BACKWARD_WEIGHT: 0.5}[op.phase]
+
+
+ZB_H1, SPLIT_RUN = build("zb_h1", 2, 4), play(build("zb_h1", 2, 4), source="measured", seconds=own_split)
+CHANGES = {
+    "another schedule": (
+        {"schedule": "1f1b", "num_microbatches": 8},
+        play(build("1f1b", 2, 8)),
+        ["8 micro-batches, each of as many samples as in the run"],
+    ),
+    "a backward that is split": (
+        {"schedule": "zb_h1"},
+        play(ZB_H1, seconds=halved),
+        ["I taken as 0.5 of B, W as 0.5 (of stage 0: W as all of it), and both together as long as B, though a split"],
+    ),
+    "a backward that another run splits": (
+        {"run": [GPIPE, SPLIT_RUN], "schedule": "zb_h1"}, play(ZB_H1, seconds=own_split), [],
+    ),
+    "a backward that a profile splits": (
+        {"schedule": "zb_h1", "profile": LAYERS}, play(ZB_H1, seconds=split_as_layers), [],
+    ),
+    "recomputation": ({"recompute": "all"}, play(recompute(build("gpipe", 2, 4))), ["R taken as long as F"]),
+    "layers cut anew by the seconds of their stages": (
+        {"profile": LAYERS, "run_partition": "1,3", "partition": [2, 2]},
+        play(build("gpipe", 2, 4), seconds=lambda op: SECONDS[op.phase] * (4 / 3, 2 / 3)[op.stage]),
+        ["the profile is one of the run's model"],
+    ),
+    "more stages with a profile": (
+        {"schedule": "interleaved", "num_chunks": 2, "profile": LAYERS},
+        play(build("interleaved", 2, 4, 2), seconds=lambda op: SECONDS[op.phase] / 2),
+        [],
+    ),
+    "more stages without a profile": (
+        {"schedule": "zbv"},
+        play(build("zbv", 2, 4), seconds=lambda op: SECONDS[op.phase] / 2),
+        ["each stage of the run taken as 2 equal ones", "I taken as"],
+    ),
+    "several changes": (
+        {"schedule": "1f1b", "num_microbatches": 6, "recompute": "all", "slow_devices": {0: 2.0}},
+        play(recompute(build("1f1b", 2, 6)), seconds=lambda op: SECONDS[op.phase] * (1 + (op.stage == 0))),
+        ["6 micro-batches", "R taken as long as F"],
+    ),
+}  # fmt: skip
+"""Changes of a run, each with the timeline of a plain loop and the beginnings of the suppositions."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_run_takes_the_time_of_a_plain_loop(name):
+    changes, expected, suppositions = CHANGES[name]
+    answer = pipesched.what_if(**({"run": GPIPE, "draws": 3} | changes))
 
     assert answer.before.makespan_s == GPIPE.makespan_s
-    assert answer.after.makespan_s == changed_run.makespan_s
-    assert answer.change == pytest.approx(changed_run.makespan_s / 8 / (GPIPE.makespan_s / 4) - 1)
+    assert answer.after.makespan_s == pytest.approx(expected.makespan_s, rel=1e-12)
+    per_microbatch_s = expected.makespan_s / changes.get("num_microbatches", 4)
+    assert answer.change == pytest.approx(per_microbatch_s / (GPIPE.makespan_s / 4) - 1)
     assert answer.model_error == 0
-    assert answer.suppositions == ("8 micro-batches, each of as many samples as in the run",)
+    assert [text[: len(start)] for text, start in zip(answer.suppositions, suppositions, strict=True)] == suppositions
 
 
-def test_the_backward_is_split_as_it_is_supposed_to_be():
-    answer = pipesched.what_if(GPIPE, schedule="zb_h1", draws=3)
-
-    assert answer.after.makespan_s == play(build("zb_h1", 2, 4), seconds=halved).makespan_s
-    said = "I taken as 0.5 of B, W as 0.5 (of stage 0: W as all of it), and both together as long as B, though a split"
-    assert answer.suppositions[0].startswith(said)
-
-
-def test_the_backward_is_split_as_another_run_did():
-    other = play(build("zb_h1", 2, 4), source="measured", seconds=lambda op: {"I": 1.5, "W": 0.25}.get(op.phase, 1.0))
-    answer = pipesched.what_if([GPIPE, other], schedule="zb_h1", draws=3)
-
-    expected = play(build("zb_h1", 2, 4), seconds=lambda op: {"I": 1.5, "W": 0.25}.get(op.phase, 1.0))
-    assert answer.after.makespan_s == pytest.approx(expected.makespan_s)
-    assert answer.suppositions == ()
-
-
-def test_a_profile_splits_the_backward_by_its_shares():
-    answer = pipesched.what_if(GPIPE, schedule="zb_h1", profile=LAYERS, draws=3)
-
-    def seconds(op):
-        if op.stage == 0 or op.phase in (Phase.FORWARD, Phase.BACKWARD):
-            return halved(op)
-        return {Phase.BACKWARD_INPUT: 0.75, Phase.BACKWARD_WEIGHT: 0.5}[op.phase]
-
-    assert answer.after.makespan_s == play(build("zb_h1", 2, 4), seconds=seconds).makespan_s
-    assert answer.suppositions == ()
-
-
-def test_a_recompute_takes_a_forward_more():
-    answer = pipesched.what_if(GPIPE, recompute="all", draws=3)
-
-    assert answer.after.makespan_s == play(recompute(build("gpipe", 2, 4))).makespan_s
-    assert answer.suppositions == ("R taken as long as F",)
+def test_an_answer_names_all_changes():
+    changes = {"schedule": "1f1b", "num_microbatches": 6, "recompute": "all", "slow_devices": {0: 2.0}}
+    assert pipesched.what_if(GPIPE, **changes, draws=1).asked == ("1f1b+R", "6 micro-batches", "device 0 x2 slower")
+    cut = {"profile": LAYERS, "run_partition": "1,3", "partition": [2, 2]}
+    assert pipesched.what_if(GPIPE, **cut, draws=1).asked == ("layers 2,2",)
 
 
 @pytest.mark.parametrize("change", [{"latency_factor": 0.5}, {"bandwidth_factor": 2.0}, {"link": pipesched.Link(0.25)}])
@@ -142,15 +169,6 @@ def test_bandwidth_of_given_machines_counts_with_the_bytes_of_messages():
     assert answer.after.makespan_s < answer.before.makespan_s
 
 
-def test_layers_are_cut_anew_by_what_their_stages_took():
-    answer = pipesched.what_if(GPIPE, profile=LAYERS, run_partition="1,3", partition=[2, 2], draws=3)
-
-    assert answer.asked == ("layers 2,2",)
-    share = {0: 1 + 1 / 3, 1: 2 / 3}
-    expected = play(build("gpipe", 2, 4), seconds=lambda op: SECONDS[op.phase] * share[op.stage])
-    assert answer.after.makespan_s == pytest.approx(expected.makespan_s)
-
-
 def test_all_draws_are_of_one_cut():
     run = play(build("gpipe", 2, 8), source="measured", seconds=uneven)
     answer = pipesched.what_if(run, profile=LAYERS, partition="balanced", draws=20)
@@ -168,27 +186,6 @@ def test_a_profile_whose_stages_take_far_less_or_more_is_doubted():
         0,
         1,
     ]
-
-
-def test_more_stages_are_equal_parts_without_a_profile_and_layers_with_one():
-    assert "each stage of the run taken as 2 equal ones" in pipesched.what_if(GPIPE, schedule="zbv").suppositions[0]
-    answer = pipesched.what_if(GPIPE, schedule="interleaved", num_chunks=2, profile=LAYERS, draws=3)
-
-    assert answer.suppositions == ()
-    expected = play(build("interleaved", 2, 4, 2), seconds=lambda op: SECONDS[op.phase] / 2)
-    assert answer.after.makespan_s == pytest.approx(expected.makespan_s)
-
-
-def test_several_changes_are_one():
-    answer = pipesched.what_if(
-        GPIPE, schedule="1f1b", num_microbatches=6, recompute="all", slow_devices={0: 2.0}, draws=3
-    )
-
-    expected = play(
-        recompute(build("1f1b", 2, 6)), seconds=lambda op: SECONDS[op.phase] * (2.0 if op.stage == 0 else 1.0)
-    )
-    assert answer.after.makespan_s == expected.makespan_s
-    assert answer.asked == ("1f1b+R", "6 micro-batches", "device 0 x2 slower")
 
 
 def test_the_speed_of_the_machine_cancels():
