@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from functools import cache
 from io import StringIO
 from pathlib import Path
 
@@ -67,7 +68,23 @@ class Specimen:
 
 
 def specimens(folder: Path) -> Sequence[Specimen]:
-    """Write the files into `folder` and return them; a command that fails is an error of the benchmark."""
+    """Write the files into `folder` and return them; a command that fails is an error of the benchmark.
+
+    The commands run once in a process: later calls copy the files.
+    """
+    written, kinds = _written()
+    shutil.copytree(written.name, folder, dirs_exist_ok=True)
+    return kinds
+
+
+@cache
+def _written() -> tuple[tempfile.TemporaryDirectory[str], Sequence[Specimen]]:
+    """Return a folder with the files, and the files."""
+    directory = tempfile.TemporaryDirectory()
+    return directory, _write(Path(directory.name))
+
+
+def _write(folder: Path) -> Sequence[Specimen]:
     (folder / "layers.csv").write_text(LAYERS)
     (folder / "stages.csv").write_text(STAGES)
     (folder / "cluster.json").write_text(json.dumps(CLUSTER))

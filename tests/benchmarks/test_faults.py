@@ -16,29 +16,21 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def told():
-    """Return the lines of each row, from one new process: a fork of this one, whose threads have run, may hang."""
-    done = run_program("""
-import json
-from fault_rows import damaged_input, hostile_files, training_kills
-training_kills.STEPS = 100
-rows = {training_kills: 1, damaged_input: 17, hostile_files: 1}
-print(json.dumps({row.__name__.split(".")[1]: [*row.ROW.lines(count)] for row, count in rows.items()}))
-""")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def told(tmp_path_factory):
+    """Return the lines of each row, and the answers of the command on rows that hold and rows that do not.
 
-
-def run_program(program):
-    found_in = os.pathsep.join([str(BENCHMARKS), *sys.path])
-    return run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": found_in})
-
-
-def test_the_exit_code_says_that_a_row_did_not_hold_and_a_line_which(tmp_path):
-    page = tmp_path / "page.md"
+    They come from one new process: a fork of this one, whose threads have run, may hang.
+    """
+    page = tmp_path_factory.mktemp("faults") / "page.md"
     done = run_program(f"""
-import sys, faults
+import json, sys
+from contextlib import redirect_stdout
+import faults
+from fault_rows import damaged_input, hostile_files, training_kills
 from fault_rows.row import Row
+training_kills.STEPS = 100
+rows = {{training_kills: 1, damaged_input: 17, hostile_files: 1}}
+told = {{row.__name__.split(".")[1]: [*row.ROW.lines(count)] for row, count in rows.items()}}
 def row(title, is_kept, is_beside=False):
     def lines(count):
         yield f"{{count}} tried"
@@ -46,13 +38,25 @@ def row(title, is_kept, is_beside=False):
     return Row(title, "none", 2, lines, is_beside)
 faults.ROWS = {{"a": row("A", False), "b": row("B", True), "c": row("C", False, True), "d": row("D", True, True)}}
 sys.argv = ["faults.py", "--out", {str(page)!r}]
-codes = [faults.main()]
-sys.argv += ["--rows=b,d"]
-print(codes, faults.main())
+with redirect_stdout(sys.stderr):
+    codes = [faults.main()]
+    sys.argv += ["--rows=b,d"]
+    codes += [faults.main()]
+print(json.dumps(told | {{"codes": codes}}))
 """)
-    assert done.stderr == "faults: a, c: not as promised\n"
-    assert done.stdout.endswith("[1] 0\n"), done.stdout
-    assert [line for line in page.read_text().splitlines() if line.startswith("# ")] == ["# A", "# B", "# C", "# D"]
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) | {"errors": done.stderr, "page": page.read_text()}
+
+
+def run_program(program):
+    found_in = os.pathsep.join([str(BENCHMARKS), *sys.path])
+    return run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": found_in})
+
+
+def test_the_exit_code_says_that_a_row_did_not_hold_and_a_line_which(told):
+    assert told["codes"] == [1, 0]
+    assert "faults: a, c: not as promised\n" in told["errors"]
+    assert [line for line in told["page"].splitlines() if line.startswith("# ")] == ["# A", "# B", "# C", "# D"]
 
 
 def test_damaged_files_of_every_format_and_damaged_command_lines_are_answered_in_a_line(told):
@@ -67,12 +71,12 @@ def test_hostile_files_of_every_format_do_nothing(told):
 
 @pytest.mark.distributed
 def test_faults_of_a_run_end_as_promised_at_a_rank_and_op_that_chance_picks():
-    """All kinds but four of `tests/executor`; the promised times are longer: the machine is busy with other tests."""
+    """All kinds but six of `tests/executor` and `tests/cli`; the promised times are longer: the machine is busy."""
     done = run_program("""
 import random
 from fault_rows import fault_kinds, rank_faults, workers
 place = fault_kinds.PLACES[0]
-elsewhere = ("kill", "raise", "exit", "nan")
+elsewhere = ("kill", "raise", "exit", "nan", "exception of a layer", "SIGKILL to the launcher")
 kinds = [(seed, kind) for seed, kind in enumerate(fault_kinds.kinds_of(place)) if kind not in elsewhere]
 workers.load_torch()
 def tried(index):
@@ -83,7 +87,7 @@ for (_, kind), wrong in zip(kinds, workers.worked_off(tried, len(kinds), 2)):
 """)
     assert done.returncode == 0, done.stderr
     told = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert len(told) >= 10
+    assert len(told) >= 8
     assert {kind: wrong for kind, wrong in told.items() if wrong} == {}
 
 
@@ -112,15 +116,15 @@ def test_sixteen_ranks_run_on_few_cores():
     assert {span.rank for span in result.timeline.spans} == set(range(16))
 
 
-def test_a_training_holds_nothing_more_after_hundreds_of_steps():
+def test_a_training_holds_nothing_more_after_many_steps():
     """Every object that Python's collector knows of counts; all losses are in one."""
     held = {}
 
     def on_step(step, scores):
-        if step in (100, 500):
+        if step in (50, 200):
             gc.collect()
             held[step] = len(gc.get_objects())
 
     lists, given = pipesched.build("1f1b", 2, 1), {"batch_size": 1, "optimizer": "momentum"}
-    pipesched.train("mlp:layers=2,width=2", lists, num_steps=501, on_step=on_step, **given)
-    assert held[500] <= held[100] + 20
+    pipesched.train("mlp:layers=2,width=2", lists, num_steps=201, on_step=on_step, **given)
+    assert held[200] <= held[50] + 20

@@ -15,9 +15,9 @@ def models(rows, monkeypatch):
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 @pytest.mark.parametrize(
     ("model", "schedule"),
-    [("GPT-2", "zbv"), ("BERT", "dualpipe"), ("T5", "interleaved"), ("ResNet-50", "1f1b"), ("LSTM", "chimera")],
+    [("GPT-2", "zbv"), ("T5", "interleaved"), ("LSTM", "chimera")],
 )
 def test_gradients_are_the_plain_modules(models, model, schedule):
     lists = models.schedule_of(schedule, 2)
-    oracle = models.Oracle.of(models.cases(blocks=6)[model], lists.num_microbatches)
+    oracle = models.Oracle.of(models.cases(blocks=4)[model], lists.num_microbatches)
     assert oracle.largest_error(lists) <= models.LIMIT

@@ -40,7 +40,7 @@ MODELS = ["digits:width=8,blocks=2", "gpt:layers=2,width=8,heads=2,context=8"]
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "optimizer"), thinned(MODELS, ["gpipe", "pipedream", "xpipe"], ["momentum", "adamw"])
+    ("text", "name", "optimizer"), thinned(MODELS, ["gpipe", "pipedream", "xpipe"], ["momentum", "adamw"], every=3)
 )
 def test_each_seed_is_trained_as_if_alone(rows, text, name, optimizer):
     model = resolve_model(text)

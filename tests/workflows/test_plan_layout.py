@@ -93,7 +93,7 @@ def test_a_choice_that_does_not_divide_or_fit_has_its_reason():
     undivided = {row["choice"]: row for row in few.choices_table().rows}
     assert undivided["tp 8"] == {"choice": "tp 8", "layouts": "0", "over memory": "0", "fastest": "does not divide"}
     assert rows["tp 2"]["layouts"] != "0"
-    large = pipesched.plan_layout("llama3-70b", DGX, batch_size=8)
+    large = pipesched.plan_layout("llama3-70b", DGX, batch_size=8, sizes=1, num_workers=1)
     assert large.best is None
     assert {row["fastest"].split()[0] for row in large.choices_table().rows} == {"needs"}
 
@@ -142,9 +142,7 @@ def test_layouts_leave_a_margin_of_memory():
     ("settings", "message"),
     [
         ({"zero": 2, "trainer": "megatron"}, "zero: got 2, expected some of 0, 1, as megatron has no other"),
-        ({"tensor": 0}, "tensor: got 0, expected at least 1"),
         ({"schedules": ["pipedream"]}, "schedules: got pipedream, which trains on stale weights"),
-        ({"precision": "float64"}, "precision: got 'float64', expected one of float32"),
     ],
 )
 def test_bad_settings(settings, message):

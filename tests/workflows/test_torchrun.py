@@ -66,7 +66,8 @@ for name, norm in {PIPELINES!r}.items():
         evaluated = pipe.evaluate(*data[0]).item()
         pipe.step(*data[0])
         pipe.load_state_dict(before)
-        said[name] = losses, dist.is_initialized(), evaluated, pipe.evaluate(*data[0]).item(), shared
+        again = pipe.evaluate(*data[0]).item()
+    said[name] = losses, dist.is_initialized(), evaluated, again, shared
 dist.destroy_process_group()
 Path(f"said{{rank}}").write_text(json.dumps(said))
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, when another rank has ended

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+import pipesched
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import DeviceCost, uniform
 from pipesched.profiles.io import load_profile, save_json
 from pipesched.questions import ScheduleCounts
 from pipesched.schedules.builders import build, build_generated
 from pipesched.schedules.formats import to_json, write_text
-from pipesched.workflows import ArgumentError, tune
+from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments import (
     ScheduleSource,
     read_cluster_argument,
@@ -91,7 +92,7 @@ def test_a_partition_may_be_a_list_of_layers_per_stage():
     for given in (layers, tuple(layers)):
         cut = costs_of(GPT, build("1f1b", 2, 2), partition=given)
         assert cut == costs_of(GPT, build("1f1b", 2, 2), partition=text)
-    tuned = tune(Setup(GPT, partition=layers), batch_size=8, num_devices=2, microbatches=4, pipelines=1)
+    tuned = pipesched.tune(Setup(GPT, partition=layers), batch_size=8, num_devices=2, microbatches=4, pipelines=1)
     assert tuned.problem.partition == text
 
 

@@ -75,9 +75,9 @@ def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
 def test_without_or_tools_only_a_search_is_refused(monkeypatch):
     monkeypatch.setattr("pipesched.simulator.optimum.order_proof.import_module", missing)
     assert pipesched.optimize(pipesched.build("1f1b", **SMALL), COSTS).gap == 0
-    assert pipesched.optimize(pipesched.build("v_half", 4, 4), COSTS, seconds=0).gap > 0
+    assert pipesched.optimize(pipesched.build("v_half", 3, 3), COSTS, seconds=0).gap > 0
     with pytest.raises(ModuleNotFoundError):
-        pipesched.optimize(pipesched.build("v_half", 4, 4), COSTS)
+        pipesched.optimize(pipesched.build("v_half", 3, 3), COSTS)
 
 
 def missing(name):
@@ -114,9 +114,6 @@ def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatc
     [
         ({"in_flight": 0}, "in_flight: got 0, expected a number above 0"),
         ({"in_flight": 0.5}, "rank 0: got room for 0.5 micro-batches, expected room for one at least"),
-        ({"seconds": -1}, "seconds: got -1, expected a finite number of at least 0"),
-        ({"is_split": "yes"}, "is_split: got 'yes', expected True or False"),
-        ({"num_workers": 0}, "num_workers: got 0, expected at least 1"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(keywords, text):

@@ -157,7 +157,7 @@ def models_of_transformers(transformers):
     images = torch.randn(8, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     mask, labels = torch.ones_like(tokens), torch.arange(8) % 2
     mask[::2, 9:] = 0
-    blocks = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2}
+    blocks = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     decoder = blocks | {"num_key_value_heads": 1, "vocab_size": 50, "use_cache": False}
     encoder = blocks | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     text = {"input_ids": tokens, "attention_mask": mask}

@@ -88,7 +88,7 @@ def test_interleaved_is_compared_with_1f1b_at_the_best_cut_of_each():
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts(name):
-    for seed in range(3):
+    for seed in range(2):
         draw = random.Random(f"{name} {seed}")
         num_ranks = draw.choice([2, 3])
         num_microbatches = 2 * num_ranks * draw.choice([1, 2])
@@ -221,7 +221,7 @@ def test_lists_of_a_user_without_a_flush_are_cut_for_their_pace():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("counts", [(4, 4), (3, 6), (4, 12)])
+@pytest.mark.parametrize("counts", [(3, 6), (4, 12)])
 def test_pipelines_that_drift_apart_are_not_slower_than_with_equal_numbers_of_layers(counts):
     num_ranks, num_microbatches = counts
     for seed in range(2):

@@ -118,8 +118,3 @@ def test_seconds_that_no_factor_gives_are_refused_with_the_seconds_that_one_give
 def test_a_fit_needs_an_estimate_without_jitter(costs, settings, reason):
     with pytest.raises(ArgumentError, match=f"fit_iteration_s: {reason}"):
         pipesched.simulate(LISTS, pipesched.Setup(costs, **settings), fit_iteration_s=1.0)
-
-
-def test_negative_seconds_are_refused():
-    with pytest.raises(ArgumentError, match="fit_iteration_s: got -1"):
-        pipesched.simulate(LISTS, estimate(), fit_iteration_s=-1.0)

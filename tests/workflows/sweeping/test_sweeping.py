@@ -68,7 +68,7 @@ SWEEPS = {
     "late recompute": (16, pipesched.Setup(COSTS), SMALL | {
         "schedules": ["1f1b", "zb_h2"], "recompute": "both", "recompute_when": "late",
     }),
-    **{f"NIC {number}": (8, pipesched.Setup(COSTS, SHARED_NIC, each), SMALL) for number, each in enumerate(NETWORKS)},
+    **{f"NIC {k}": (8, pipesched.Setup(COSTS, SHARED_NIC, network), SMALL) for k, network in enumerate(NETWORKS)},
     "sizes": (2, pipesched.Setup(MEASURED), SMALL | {
         "schedules": ["1f1b"], "num_ranks": 2, "num_microbatches": 4, "microbatch_sizes": [1, 2],
     }),

@@ -139,8 +139,6 @@ def test_the_table_fits_80_columns_and_a_frame_has_the_ends_of_the_intervals():
     ("fields", "words"),
     [
         ({"budget_s": 0}, "budget_s: got 0, expected a number above 0"),
-        ({"budget_s": float("nan")}, "budget_s: got nan, expected a number from 0 to 604800"),
-        ({"budget_s": float("inf")}, "budget_s: got inf, expected a number from 0 to 604800"),
         (
             {"budget_s": 9, "evaluator": "measure"},
             "budget_s: got it with `evaluator=measure`, which runs every setting",
@@ -153,7 +151,6 @@ def test_the_table_fits_80_columns_and_a_frame_has_the_ends_of_the_intervals():
             {"num_workers": 2, "evaluator": "measure"},
             "num_workers: got it with `evaluator=measure`, which runs one setting after the other",
         ),
-        ({"num_contenders": 0}, "num_contenders: got 0, expected at least 1"),
     ],
 )
 def test_a_race_that_makes_no_sense_is_refused(fields, words):
