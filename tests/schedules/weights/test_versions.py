@@ -141,14 +141,6 @@ def test_look_ahead_shortens_the_lag_once_there_is_something_to_predict_from():
     assert [(use.staleness, use.lag) for use in all_uses(schedule)] == [(2, 2), (1, -1), (0, 0), (0, 0)]
 
 
-def test_a_version_read_just_before_the_next_step_is_gone_when_that_step_is_done():
-    # In the second list version 0 outlives the Step that makes version 2: then there are three.
-    early = one_rank(forward(0, 0), Step(0), forward(0, 1, 1), backward(0, 0), Step(0), backward(0, 1, 1))
-    late = one_rank(forward(0, 0), Step(0), forward(0, 1, 1), Step(0), backward(0, 0), backward(0, 1, 1))
-    assert live_versions(early) == {(0, 0): 2}
-    assert live_versions(late) == {(0, 0): 3}
-
-
 def test_replicas_hold_their_own_versions():
     assert live_versions(replicated()) == {(0, 0): 1, (1, 1): 1, (2, 0): 1, (3, 1): 1}
 
