@@ -156,7 +156,7 @@ def traced_of(name, **sizes):
         ("gpt2", {"n_layer": 4}, [0, 1, 1, 1, 1, 2]),
         ("resnet", {}, [0, 1, 2, 3, 4, 5]),
         ("lstm", {}, [0, 1, 1, 1, 1, 2, 3]),
-        ("llama", {"num_hidden_layers": 6}, [0, 1, 2, 2, 2, 2, 3, 4]),  # the mask begins and ends at other blocks
+        ("llama", {"num_hidden_layers": 4}, [0, 1, 2, 2, 3, 4]),  # the mask begins and ends at other blocks
     ],
 )
 def test_blocks_of_traced_modules_are_equal(name, sizes, kinds):

@@ -155,12 +155,6 @@ def test_progress_is_told_run_by_run():
     assert told[-1][2] == "optimizer steps"
 
 
-def test_the_number_of_threads_is_put_back():
-    before = torch.get_num_threads()
-    measure(resolve_model(MLP), 1, threads=before + 1)
-    assert torch.get_num_threads() == before
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

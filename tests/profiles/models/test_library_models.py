@@ -13,8 +13,6 @@ from pipesched.profiles.models import build_layers, draw_batch, draw_held_out, r
 
 TINY = {
     "gpt2": "n_layer=2,n_embd=16,n_head=2,vocab_size=300",
-    "llama": "num_hidden_layers=2,hidden_size=16,num_attention_heads=2,num_key_value_heads=1,intermediate_size=8,"
-    "vocab_size=50",
     "bert": "num_hidden_layers=2,hidden_size=16,num_attention_heads=2,intermediate_size=8,vocab_size=300",
     "t5": "num_layers=2,d_model=16,d_kv=8,num_heads=2,d_ff=8,vocab_size=300",
     "vit": "num_hidden_layers=2,hidden_size=16,num_attention_heads=2,intermediate_size=8,image=32",

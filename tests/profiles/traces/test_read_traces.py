@@ -34,32 +34,6 @@ def test_ranges_named_as_ops_become_a_timeline(tmp_path):
     assert sends["0SEND_F0"].end_s == pytest.approx(110 * US)
 
 
-def test_the_clocks_of_ranks_with_a_known_shift_are_aligned(tmp_path):
-    shift_ns = 250_000_000
-    straight = read_traces(two_ranks(tmp_path)).timeline
-    read = read_traces(two_ranks(tmp_path, base_ns=BASE_NS + shift_ns))
-    assert read.clocks.offsets_ns == (0, shift_ns)
-    assert read.clocks.uncertainties_ns == (0, 10_000)
-    assert works(read.timeline, 1) == works(straight, 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        (
-            lambda stage, phase, microbatch: f"{phase}:{microbatch}@{stage}",
-            r"^(?P<phase>.):(?P<microbatch>\d+)@(?P<stage>\d+)",
-        ),
-        (lambda stage, phase, microbatch: f"{'fwd' if phase == 'F' else 'bwd'}-step", "(?P<phase>fwd|bwd)-step"),
-    ],
-    ids=["all in the name", "counted"],
-)
-def test_ranges_of_other_trainers_are_read_by_patterns(tmp_path, name, pattern):
-    straight = read_traces(two_ranks(tmp_path)).timeline
-    read = read_traces(two_ranks(tmp_path, name), patterns=[pattern]).timeline
-    assert [works(read, rank) for rank in (0, 1)] == [works(straight, rank) for rank in (0, 1)]
-
-
 def test_a_schedule_says_the_stages_of_ranges_that_do_not(tmp_path):
     """Megatron-LM's interleaved schedule calls forward_step for every stage of a rank."""
     costs = pipesched.DeviceCost(forward_s=1e-3, backward_s=2e-3)
