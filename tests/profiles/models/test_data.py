@@ -30,6 +30,7 @@ def test_digits_held_out_are_never_trained_on():
     assert not seen & held_out
 
 
+@pytest.mark.slow
 def test_digits_are_learnt():
     model = resolve_model("digits:width=32,blocks=2")
     network = build_layers(model, 0, len(model.layers), seed=0)

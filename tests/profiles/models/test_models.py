@@ -51,6 +51,7 @@ def test_seeds_and_layers_differ():
     assert not torch.equal(firsts[0], firsts[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "dtype"), [*((text, torch.float64) for text in SMALL + NORMED), (SMALL[1], torch.bfloat16)]
 )

@@ -10,7 +10,7 @@ from tests.properties import examples
 COUNTS = {"p": st.integers(1, 6), "share": st.integers(1, 8), "pipelines": st.integers(1, 4)}
 
 
-@examples(40)
+@examples(25)
 @given(**COUNTS)
 def test_messages_stay_within_their_pipeline(p, share, pipelines):
     schedule = avgpipe(p, pipelines * share, pipelines)

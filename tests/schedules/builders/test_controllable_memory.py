@@ -55,7 +55,7 @@ def test_the_peak_is_that_of_the_paper_wherever_there_are_as_many_microbatches(b
 
 
 @both
-@examples(60)
+@examples(25)
 @given(p=st.integers(1, 12), m=st.integers(1, 24))
 def test_no_rank_holds_more_than_it_would_in_the_repeated_blocks(build, p, m):
     """The blocks once more, in plain lists: W in the first slot after its I that is still free."""

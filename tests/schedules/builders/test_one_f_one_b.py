@@ -31,7 +31,7 @@ def test_over_a_slow_link_it_runs_as_drawn_with_and_without_advance():
     ]
 
 
-@examples(30)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_without_advance_it_is_1f1b_and_with_a_large_one_gpipe_but_for_the_last_rank(p, m):
     assert one_f_one_b_afp(p, m, advance=0).ops == one_f_one_b(p, m).ops

@@ -19,7 +19,7 @@ def layouts(draw):
     return replicas, lcm(*replicas) * draw(st.integers(1, 3))
 
 
-@examples(40)
+@examples(25)
 @given(layouts())
 def test_microbatch_i_goes_to_replica_i_mod_r_in_1f1b_with_pipedreams_warmup(layout):
     replicas, m = layout
@@ -37,7 +37,7 @@ def test_microbatch_i_goes_to_replica_i_mod_r_in_1f1b_with_pipedreams_warmup(lay
             assert letters(row).split() == order
 
 
-@examples(40)
+@examples(25)
 @given(layouts())
 def test_f_reads_the_newest_version_of_its_replica_and_b_the_same_again(layout):
     replicas, m = layout

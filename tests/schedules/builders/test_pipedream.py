@@ -18,7 +18,7 @@ def periods(draw, most_ranks: int = 6):
     return p, draw(st.integers(p, p + 3)), draw(st.integers(1, 4))
 
 
-@examples(40)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_it_runs_in_the_order_of_1f1b(p, m):
     order = [letters(row) for row in one_f_one_b(p, m).ops]
@@ -27,7 +27,7 @@ def test_it_runs_in_the_order_of_1f1b(p, m):
         assert [letters(row) for row in pipedream_2bw(p, m).ops] == order
 
 
-@examples(40)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_a_forward_reads_the_newest_weights_and_its_backward_the_same_again(p, m):
     schedule, expected = pipedream(p, m), newest(p, m)
@@ -42,7 +42,7 @@ def test_stage_k_of_p_holds_p_minus_k_versions_once_the_run_is_long_enough(p):
         assert live_versions(pipedream(p, m)) == {(k, k): p - k for k in range(p)}
 
 
-@examples(40)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_what_is_live_is_the_newest_version_and_those_of_the_microbatches_in_flight(p, m):
     for (rank, _), most in live_versions(pipedream(p, m)).items():
@@ -58,7 +58,7 @@ def test_the_fifth_minibatch_on_four_stages_reads_forwards_as_in_pipeoptims_figu
         assert [reads[letter, k, 4][0] + 1 for k in range(4)] == [2, 3, 4, 5]
 
 
-@examples(40)
+@examples(25)
 @given(periods())
 def test_every_stage_reads_the_version_before_the_last_in_all_of_a_period(counts):
     p, accumulate, number = counts

@@ -13,7 +13,7 @@ from tests.schedules.asynchronous_rules import newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters
 
 
-@examples(40)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_vanilla_1f1b_is_pipedream_that_always_reads_the_newest_weights(p, m):
     schedule = vanilla_1f1b(p, m)
@@ -22,7 +22,7 @@ def test_vanilla_1f1b_is_pipedream_that_always_reads_the_newest_weights(p, m):
     assert set(live_versions(schedule).values()) == {1}
 
 
-@examples(40)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_stale_weights_are_the_newest_of_which_one_version_is_held(p, m):
     schedule = stale_weights(p, m)
@@ -46,7 +46,7 @@ def test_the_share_of_stale_weights_is_that_before_the_last_pair_of_registers(we
     assert summary.stale_share(weights) == pytest.approx(sum(weights[:-1]) / sum(weights))
 
 
-@examples(60)
+@examples(25)
 @given(RANKS, MICROBATCHES, st.data())
 def test_hybrid_is_pipelined_first_and_one_at_a_time_after_the_drain(p, m, data):
     pipelined = data.draw(st.integers(0, m))

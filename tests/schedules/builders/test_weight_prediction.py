@@ -14,7 +14,7 @@ builders = pytest.mark.parametrize("builder", [spectrain, xpipe, pipeoptim])
 
 
 @builders
-@examples(30)
+@examples(25)
 @given(p=RANKS, m=MICROBATCHES)
 def test_it_runs_in_pipedreams_order_and_holds_no_old_version(builder, p, m):
     schedule = builder(p, m)
@@ -22,7 +22,7 @@ def test_it_runs_in_pipedreams_order_and_holds_no_old_version(builder, p, m):
     assert set(live_versions(schedule).values()) == {1}
 
 
-@examples(40)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_pipeoptim_looks_ahead_of_the_newest_weights_for_the_version_that_the_backward_finds(p, m):
     expected = newest(p, m)
@@ -37,7 +37,7 @@ def test_pipeoptim_looks_ahead_of_the_newest_weights_for_the_version_that_the_ba
 
 
 @pytest.mark.parametrize("builder", [spectrain, xpipe])
-@examples(40)
+@examples(25)
 @given(p=RANKS, m=MICROBATCHES)
 def test_spectrain_and_xpipe_aim_at_the_moment_when_the_microbatch_is_back_at_the_first_stage(builder, p, m):
     """Worked out on a clock that gives F and B one tick each: a stage steps every second tick."""

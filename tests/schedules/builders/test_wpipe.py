@@ -11,7 +11,7 @@ from tests.schedules.builder_rules import most_in_flight
 from tests.schedules.builders.test_pipedream import periods
 
 
-@examples(40)
+@examples(25)
 @given(periods())
 def test_the_second_group_reads_its_newest_weights_and_the_first_those_before(counts):
     """W(t+1) = W(t) - lr grad f(W(t-1)) for group 0, W(t+1) = W(t) - lr grad f(W(t)) for group 1."""

@@ -7,14 +7,14 @@ from tests.properties import examples
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters
 
 
-@examples(30)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_h1_is_1f1b_when_the_weights_are_left_out(p, m):
     without = [" ".join(text for text in letters(row).split() if text[0] != "W") for row in zb_h1(p, m).ops]
     assert without == [letters(row).replace("B", "I") for row in one_f_one_b(p, m).ops]
 
 
-@examples(30)
+@examples(25)
 @given(RANKS, MICROBATCHES)
 def test_on_rank_k_k_weights_wait_at_a_steady_forward_of_h1_and_twice_as_many_of_h2(p, m):
     for schedule, ahead in ((zb_h1(p, m), 1), (zb_h2(p, m), 2)):

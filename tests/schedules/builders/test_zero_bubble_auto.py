@@ -28,20 +28,20 @@ def most_held(schedule: Schedule, kept: float) -> list[float]:
     return peaks
 
 
-@examples(60)
+@examples(25)
 @given(RANKS, MICROBATCHES, COSTS, st.floats(1.0, 20.0), st.floats(0.0, 1.0))
 def test_what_is_kept_for_the_weights_counts_with_its_share(p, m, c, limit, kept):
     assert max(most_held(zb_auto(p, m, c=c, limit=limit, kept=kept), kept)) <= limit + 1e-9
 
 
-@examples(40)
+@examples(25)
 @given(RANKS, MICROBATCHES, COSTS, COSTS, COSTS, COSTS, st.sampled_from([0.1, 1e-3, 7.0]))
 def test_only_the_ratios_of_the_costs_matter(p, m, f, i, w, c, unit):
     scaled = [float(f"{cost * unit:.6g}") for cost in (f, i, w, c)]
     assert zb_auto(p, m, *scaled, limit=2 * p).ops == zb_auto(p, m, f, i, w, c, limit=2 * p).ops
 
 
-@examples(40)
+@examples(25)
 @given(st.integers(1, 8), st.integers(0, 8))
 def test_with_equal_costs_each_microbatch_of_memory_takes_a_column_of_idle_time_until_none_is_left(p, more):
     """A rank's columns from its first op to its last: 3 m of work, and the ranks start a column apart."""

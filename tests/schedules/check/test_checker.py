@@ -16,7 +16,7 @@ from tests.schedules.edits import edited, mutant, place_of
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 
 
-@examples(60)
+@examples(25)
 @given(st.sampled_from(sorted(CATALOGUE)), st.integers(1, 16), st.integers(1, 64), st.integers(1, 4))
 def test_at_no_size_is_a_schedule_of_the_catalogue_refused(name, p, m, v):
     # benchmarks/checker_sizes.py looks at all of them

@@ -26,7 +26,7 @@ def assert_lowered_alike(generated: Schedule) -> None:
         assert tuple(together[rank]) == tuple(lowered_ranks(generated, (rank,))[rank]) == expected.ops[rank]
 
 
-@examples(40)
+@examples(25)
 @given(st.sampled_from(ASYNCHRONOUS), st.integers(1, 6), st.integers(1, 3))
 def test_asynchronous_lists_are_lowered_as_those_in_memory(name, p, periods):
     assert_lowered_alike(build_generated(name, p, 2 * p * periods))

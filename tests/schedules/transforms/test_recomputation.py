@@ -44,7 +44,7 @@ def test_it_runs_as_drawn():
     assert is_in(DRAWING, module.__doc__)
 
 
-@examples(40)
+@examples(25)
 @given(name=st.sampled_from(list(CATALOGUE)), p=st.integers(1, 4), m=st.integers(1, 12), is_lowered=st.booleans())
 def test_over_any_schedule_it_adds_one_r_right_before_every_backward_and_nothing_else(name, p, m, is_lowered):
     try:

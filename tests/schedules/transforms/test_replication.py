@@ -65,7 +65,7 @@ def test_it_runs_as_drawn():
     assert is_in(DRAWING, module.__doc__)
 
 
-@examples(30)
+@examples(25)
 @given(name=st.sampled_from(NAMES), p=st.integers(1, 4), m=st.integers(1, 10), width=st.integers(2, 4))
 def test_over_any_schedule_copies_do_what_it_does_each_with_its_share_of_every_step(name, p, m, width):
     plain = built(name, p, m)
@@ -88,7 +88,7 @@ def test_over_any_schedule_copies_do_what_it_does_each_with_its_share_of_every_s
                 assert (there.version, there.lookahead) == (here.version, here.lookahead)
 
 
-@examples(30)
+@examples(25)
 @given(name=st.sampled_from(NAMES), p=st.integers(1, 4), m=st.integers(1, 8), width=st.integers(2, 3))
 def test_every_step_follows_on_one_reduce_right_behind_the_last_gradient_of_its_stage(name, p, m, width):
     plain = built(name, p, m)

@@ -28,7 +28,7 @@ from tests.strategies import random_costs
 FLUSHED = [name for name, entry in CATALOGUE.items() if not entry.traits.is_asynchronous and not entry.traits.averages]
 
 
-@examples(30)
+@examples(25)
 @given(name=st.sampled_from(FLUSHED), seed=st.integers(0, 10**6), width=st.sampled_from([1, 1, 2]))
 def test_all_step_when_the_last_gradient_and_the_last_sum_are_there(name, seed, width):
     chance = random.Random(seed)
@@ -197,7 +197,7 @@ def test_generated_lists_without_steps_get_steps_and_sums():
     assert all(row[-2:] == (Reduce(rank, Summed.NORM), Step(rank)) for rank, row in enumerate(barred.ops))
 
 
-@examples(30)
+@examples(25)
 @given(name=st.sampled_from(FLUSHED), seed=st.integers(0, 10**6), is_barred=st.booleans())
 def test_tied_stages_step_when_both_gradients_have_crossed_the_link(name, seed, is_barred):
     chance = random.Random(seed)
