@@ -12,8 +12,8 @@ from pipesched.schedules.ops import stages_of
 from tests.properties import examples
 from tests.schedules.asynchronous_rules import assert_stepped
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_ordered, assert_runs, most_in_flight
+from tests.schedules.builders.test_asynchronous import periods
 from tests.schedules.builders.test_one_f_one_b_rr import layouts
-from tests.schedules.builders.test_pipedream import periods
 
 Stages = list[tuple[int, ...]]
 """The stages of each rank."""
