@@ -1,10 +1,16 @@
+"""1F1B with advance, alone and in pipelines side by side."""
+
 import re
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from pipesched.schedules.builders import one_f_one_b as module
+from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_afp
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Recv, Send
 from tests.properties import examples
 from tests.schedules.builder_rules import MICROBATCHES, RANKS
 from tests.schedules.drawings import cells, drawn
@@ -37,3 +43,19 @@ def test_without_advance_it_is_1f1b_and_with_a_large_one_gpipe_but_for_the_last_
     assert one_f_one_b_afp(p, m, advance=0).ops == one_f_one_b(p, m).ops
     assert one_f_one_b_afp(p, m, advance=m).ops[:-1] == gpipe(p, m).ops[:-1]
     assert one_f_one_b_afp(p, m, advance=m).ops[-1] == one_f_one_b(p, m).ops[-1]
+
+
+COUNTS = {"p": st.integers(1, 6), "share": st.integers(1, 8), "pipelines": st.integers(1, 4)}
+
+
+@examples(25)
+@given(**COUNTS)
+def test_messages_stay_within_their_pipeline(p, share, pipelines):
+    schedule = avgpipe(p, pipelines * share, pipelines)
+    assert set(schedule.routes()) == {(k, i) for k in range(p) for i in range(pipelines * share)}
+    for rank, row in enumerate(lower(schedule).ops):
+        assert all(op.peer // p == rank // p for op in row if isinstance(op, Send | Recv))
+
+
+def test_one_pipeline_alone_is_1f1b_with_advance_and_averages_with_nobody():
+    assert avgpipe(4, 8, pipelines=1, advance=2).ops == one_f_one_b_afp(4, 8, advance=2).ops
