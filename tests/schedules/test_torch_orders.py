@@ -1,7 +1,4 @@
-"""PyTorch as the oracle: our op orders are its own, on 100 random shapes each.
-
-Those of ZBV and DualPipeV are compared beside the other tests of theirs.
-"""
+"""PyTorch as the oracle: our op orders are its own, on 100 random shapes each."""
 
 import random
 from collections import Counter
@@ -9,12 +6,14 @@ from collections import Counter
 import pytest
 
 from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders.dualpipe import dualpipe_v
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.interleaved_zero_bubble import interleaved_zb
 from pipesched.schedules.builders.looped_bfs import looped_bfs
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from tests.schedules.torch_schedules import built, executed, listed, loop, shapes, words_of
+from pipesched.schedules.builders.zbv import zbv
+from tests.schedules.torch_schedules import NUM_SHAPES, built, executed, listed, loop, shapes, vee, words_of
 
 
 @pytest.mark.parametrize(("kind", "build"), [("ScheduleGPipe", gpipe), ("Schedule1F1B", one_f_one_b)])
@@ -50,6 +49,22 @@ def test_with_several_stages_per_rank_we_order_as_pytorch_lists_and_refuse_what_
     assert (seen["refused"] > 10) == refuses
     assert seen["uneven"] > 10
     assert seen["fewer"] > 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "build", "least"),
+    [("ScheduleZBVZeroBubble", zbv, lambda p: 1), ("ScheduleDualPipeV", dualpipe_v, lambda p: 2 * p)],
+)
+def test_in_a_v_we_order_as_pytorch_lists(kind, build, least):
+    chance = random.Random(4)
+    seen: Counter[str] = Counter()
+    for _ in range(NUM_SHAPES):
+        p = chance.randint(1, 8)
+        m = least(p) + chance.randint(0, 23)
+        seen.update(uneven=int(m % p > 0), fewer=int(m < 2 * p - 1))
+        assert words_of(build(p, m)) == built(kind, p, m, vee(p)), f"p = {p}, m = {m}"
+    assert seen["uneven"] > 10
+    assert (seen["fewer"] > 10) == (build is zbv)
 
 
 def test_pytorch_lists_gpipe_as_we_do():

@@ -1,6 +1,5 @@
 """Zero-bubble schedules: by hand, by costs, and in a V."""
 
-import random
 from itertools import pairwise
 
 import pytest
@@ -17,7 +16,6 @@ from pipesched.schedules.ops import Compute, Phase
 from tests.properties import examples
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, finish_times, letters, most_in_flight, parts
 from tests.schedules.drawings import cells, drawn
-from tests.schedules.torch_schedules import NUM_SHAPES, built, vee, words_of
 
 
 @examples(25)
@@ -122,16 +120,6 @@ def test_the_list_with_the_shortest_longest_span_of_all_eight_is_taken(monkeypat
     assert len(spans) == 8
     assert len(set(spans)) > 1
     assert max(len(" ".join(row).strip(". ").split()) for row in rows) == min(spans)
-
-
-def test_it_orders_as_pytorch_lists():
-    chance = random.Random(4)
-    fewer = 0
-    for _ in range(NUM_SHAPES):
-        p, m = chance.randint(1, 8), chance.randint(1, 24)
-        fewer += m < 2 * p - 1
-        assert words_of(zbv(p, m)) == built("ScheduleZBVZeroBubble", p, m, vee(p)), f"p = {p}, m = {m}"
-    assert 10 < fewer < 90
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 8, 16])
