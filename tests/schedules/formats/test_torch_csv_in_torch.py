@@ -1,4 +1,4 @@
-"""PyTorch as the oracle: it reads what we write, and we read what it writes."""
+"""PyTorch as the oracle: it reads what we write, and we read and run what it writes."""
 
 import csv
 import io
@@ -7,10 +7,12 @@ import pytest
 
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.formats.torch_csv import read_csv, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.ops import Send, computes, stages_of
+from tests.executor import pipelines
 from tests.schedules.formats.csv_support import halves
 from tests.schedules.torch_schedules import constructed, loop, pipelining, vee
 
@@ -60,6 +62,18 @@ def test_we_read_pytorchs_own_orders_and_write_them_back(tmp_path, kind, stages)
             assert written == path.read_bytes()
         path.write_bytes(written)
         assert load(path, file_format, schedule).pipeline_order_with_comms == torch_schedule.pipeline_order_with_comms
+
+
+@pytest.mark.parametrize(("kind", "stages"), GENERATORS)
+def test_what_pytorch_dumps_runs_here_with_the_gradients_of_the_whole_model(tmp_path, kind, stages):
+    constructed(kind, 4, 8, stages)._dump_csv(str(tmp_path / "theirs.csv"), format="compute_comms")
+    schedule, model = read_csv(tmp_path / "theirs.csv", steps=False), "mlp:layers=12,width=8"
+    assert not find_faults(schedule)
+    module, inputs, targets, loss = pipelines.whole_model(model, 16)
+    loss(module(inputs), targets).backward()
+    run = pipelines.Local(schedule, model).run()
+    for parameter, whole in zip(run.parameters, module.parameters(), strict=True):
+        pipelines.assert_equal([parameter.grad], [whole.grad])  # by its own largest value: the first are small
 
 
 @pytest.mark.parametrize("schedule", [*SAYABLE.values(), interleaved(2, 4, 3)], ids=lambda schedule: schedule.name)
