@@ -1,11 +1,11 @@
-import dataclasses
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import layer_profile
+from pipesched.profiles.costs import SharingPrice, StageCost, layer_profile, median_profile, price_among, spread_of
 from pipesched.profiles.costs.measurement import saved_bytes
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -146,7 +146,7 @@ def test_a_size_outside_the_measured_ones_is_refused(size):
 
 def on_gpu(*layers):
     cpu_profile = profile(*layers)
-    return dataclasses.replace(cpu_profile, provenance=dataclasses.replace(cpu_profile.provenance, kind="cuda"))
+    return replace(cpu_profile, provenance=replace(cpu_profile.provenance, kind="cuda"))
 
 
 def test_utilisation_of_a_gpu_is_the_share_of_the_best_throughput():
@@ -202,3 +202,54 @@ def test_bounds_that_do_not_cut_the_layers_up_are_refused(bounds, message):
 def test_layer_seconds_are_forward_plus_backward():
     rows = (layer(measurement(1, 1.0, 2.0)), layer(measurement(1, 5.0, 7.0)))
     assert profile(*rows).seconds_of_layers(1) == (3.0, 12.0)
+
+
+def test_seconds_lie_half_way_and_bytes_stay():
+    quicker, middle, slower = (
+        profile(layer(measurement(1, forward_s), step_s=step_s))
+        for forward_s, step_s in ((1.0, 0.5), (3.0, 1.0), (5.0, 1.5))
+    )
+    assert median_profile(quicker, slower) == middle
+    assert median_profile(quicker, quicker) == quicker
+
+
+def test_of_three_each_number_is_its_own_median():
+    """The slowest profile of one number is not that of another."""
+    several = [profile(layer(measurement(1, f, b))) for f, b in ((1.0, 9.0), (2.0, 7.0), (9.0, 1.0))]
+    (median,) = median_profile(*several).layers[0].measurements
+    assert (median.forward_s, median.backward_s) == (2.0, 7.0)
+
+
+def test_profiles_of_other_layers_have_no_median():
+    with pytest.raises(ProfileError, match="different layers"):
+        median_profile(profile(layer(measurement(1))), profile(layer(measurement(2))))
+
+
+def price(num_processes, factor):
+    return SharingPrice(num_processes, (factor,) * 11)
+
+
+@pytest.mark.parametrize(("number", "factor"), [(1, 1.0), (2, 1.2), (3, 1.3), (4, 1.4), (5, 1.4), (256, 1.4)])
+def test_between_what_was_measured_there_is_a_line_and_above_it_nothing_more(number, factor):
+    assert price_among((price(2, 1.2), price(4, 1.4)), number) == pytest.approx(factor)
+
+
+def test_the_line_begins_with_a_process_alone_and_without_a_price_there_is_none():
+    assert [price_among((price(3, 1.5),), number) for number in (1, 2, 3)] == [1.0, 1.25, 1.5]
+    assert price_among((), 4) == 1.0
+
+
+def test_the_median_counts_but_noise_makes_nobody_faster():
+    assert SharingPrice(2, spread_of([3.0, 1.0, 1.5]).deciles_s).factor == 1.5
+    assert SharingPrice(2, spread_of([0.9, 0.8, 1.5]).deciles_s).factor == 1.0
+
+
+def test_all_seconds_of_a_stage_are_as_much_longer_and_its_bytes_stay():
+    layers = layer(measurement()), layer(measurement(split=split()))
+    priced = replace(profile(*layers), sharing=(price(2, 1.5),))
+    alone, shared = (priced.costs_of_layers([(0, 1), (1, 2)], 1, number).stages for number in (1, 2))
+    assert alone == profile(*layers).costs_of_layers([(0, 1), (1, 2)], 1, 2).stages
+    for before, after in zip(alone, shared, strict=True):
+        for field in fields(StageCost):
+            was, now = getattr(before, field.name), getattr(after, field.name)
+            assert now == (1.5 * was if field.name.endswith("_s") and was is not None else was), field.name
