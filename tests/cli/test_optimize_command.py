@@ -33,7 +33,7 @@ def test_a_repeated_batch_has_a_period_and_stages_may_recompute(pipesched):
 
 def test_an_order_that_is_not_proven_is_no_optimum_and_a_schedule_over_the_limit_is_said_to_be(pipesched):
     """The order of V-Min is not the best; 1F1B has two in flight, and takes (m + p - 1)(F + B) = 5 x 3 s."""
-    unproven = pipesched("optimize -s v_min -p 4 -m 4 --seconds 0 --uniform f=2,i=2,w=2").out
+    unproven = pipesched("optimize -s v_min -p 3 -m 3 --seconds 0 --uniform f=2,i=2,w=2").out
     assert "best known" in unproven
     assert "optimum" not in unproven
     limited = " ".join(pipesched(f"optimize -s 1f1b -p 2 -m 4 --seconds 0 --in-flight 1 {COSTS}").out.split())
@@ -50,7 +50,7 @@ def test_or_tools_are_told_where_they_are_missing(pipesched, monkeypatch):
         raise ModuleNotFoundError(name=name.partition(".")[0])
 
     monkeypatch.setattr("pipesched.simulator.optimum.order_proof.import_module", missing)
-    answer = pipesched(f"optimize -s v_half -p 4 -m 4 {COSTS}")
+    answer = pipesched(f"optimize -s v_half -p 3 -m 3 {COSTS}")
     assert (answer.code, answer.err) == (
         4, 'pipesched: ortools is not installed; try pip install "pipesched[optimize]"\n'
     )  # fmt: skip
@@ -60,7 +60,7 @@ def test_steps_that_the_csv_does_not_say_are_told_of_where_memory_is_short(pipes
     """Stage 3 steps before stage 0 is done, so its gradients go; read from the CSV, they stay."""
     costs = "--uniform f=4,i=3,w=2,saved_bytes=1GB,weight_bytes=2.5GB --memory-limit 6.3GB"
     as_csv, as_json = (
-        " ".join(pipesched(f"optimize -s zbv -p 2 -m 4 {costs} --seconds 0 --out best.{suffix}").out.split())
+        " ".join(pipesched(f"optimize -s zbv -p 2 -m 2 {costs} --seconds 0 --out best.{suffix}").out.split())
         for suffix in ("csv", "json")
     )
     assert "the .csv has no steps: as it is read, stages step after the last op of their rank" in as_csv

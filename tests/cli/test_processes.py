@@ -150,14 +150,6 @@ RANKS_TOO = 4
 """The command, the process that ranks are forked from, the ranks."""
 
 
-@pytest.mark.distributed
-def test_a_run_that_is_stopped_leaves_no_process_and_no_file(begin):
-    with begin(f"{EMULATED} --out x.json", RANKS_TOO, stdout=PIPE, stderr=PIPE) as process:
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, out, without_progress(err)) == (130, "", "pipesched: stopped\n")
-
-
 @pytest.mark.slow
 def test_a_search_that_is_stopped_answers_with_the_best_so_far_and_leaves_no_process(begin):
     line = "optimize -s v_half -p 4 -m 8 --uniform f=1,i=1,w=1 --seconds 10000 --workers 1"
@@ -192,14 +184,20 @@ def test_a_run_whose_terminal_is_closed_leaves_no_process_and_no_file(begin):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("is_server", "stop"), [(True, signal.SIGKILL), (False, signal.SIGINT)], ids=["server, killed", "rank, interrupted"]
-)
-def test_a_run_of_which_a_process_is_stopped_can_be_ended(begin, stop, is_server):
-    with begin(EMULATED, RANKS_TOO, stderr=DEVNULL) as process:
+def test_a_run_of_which_a_rank_is_stopped_ends_at_an_interrupt(begin):
+    with begin(f"{EMULATED} --out x.json", RANKS_TOO, stdout=PIPE, stderr=PIPE) as process:
         (server,) = children(process.pid)
-        os.kill(server if is_server else children(server)[0], signal.SIGSTOP)
-        process.send_signal(stop)
+        os.kill(children(server)[0], signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, out, without_progress(err)) == (130, "", "pipesched: stopped\n")
+
+
+@pytest.mark.distributed
+def test_a_run_whose_server_is_stopped_ends_when_it_is_killed(begin):
+    with begin(EMULATED, RANKS_TOO, stderr=DEVNULL) as process:
+        os.kill(children(process.pid)[0], signal.SIGSTOP)
+        process.kill()
 
 
 def children(pid):

@@ -65,6 +65,7 @@ def test_a_schedule_of_any_name_is_run_and_verified_within_the_folder_asked_for(
         return Measured(timeline, (1.0,), whole_model_losses(job) if job.model else ())
 
     monkeypatch.setattr("pipesched.executor.runs.launch", launch)
+    monkeypatch.setattr("pipesched.workflows.verifying.verification.num_companions", lambda *_: 0)  # no busy cores
     name = "../v2 [/try]"
     (folder / "named.json").write_text(to_json(named(name)))
     ran = pipesched("run -f named.json --uniform f=0.001,b=0.002 --iterations 1")
