@@ -1,7 +1,11 @@
-"""Ctrl-C ends a command within a second and with a line, whoever swallows what Python raises, and leaves no file."""
+"""Ctrl-C ends a command within a second and with a line, whoever swallows what Python raises, and leaves no file.
+
+While the command line is imported too; a library's import ends as at any other.
+"""
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -86,40 +90,71 @@ program.say_written = lambda: (Path("begun").touch(), time.sleep(1))
 """
 
 
-def interrupted(folder, code, number=signal.SIGINT):
-    command = [sys.executable, "-c", f"{BEGUN}{code}\nmain()", *LINE.split()]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+LOADING = "import time\nfrom pathlib import Path\nPath('begun').touch()\ntime.sleep(60)\n"
+SWALLOWING = LOADING.replace("time.sleep(60)", "try:\n    time.sleep(60)\nexcept BaseException:\n    time.sleep(60)")
+SCRIPT = "import sys\nfrom pipesched.__main__ import main\nsys.exit(main())\n"
+ASKING = (
+    "import sys\nsys.argv[0] = 'pipesched'\nimport pipesched, signal\nprint(signal.getsignal(signal.SIGINT).name)\n"
+)
+
+
+def interrupted(folder, words, number=signal.SIGINT):
+    """Return the exit code and stderr of a Python that gets the signal when it has begun, and its files."""
+    before = sorted(folder.iterdir())
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    command = [sys.executable, *words]
     with started(command, cwd=folder, env=environment, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert eventually(lambda: (folder / "begun").exists())
         process.send_signal(number)
         _, errors = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, errors, sorted(path.name for path in folder.iterdir() if path.name != "begun")
+    (folder / "begun").unlink()
+    return process.returncode, errors, sorted(path.name for path in {*folder.iterdir()} - {*before})
+
+
+def command_of(code):
+    return ["-c", f"{BEGUN}{code}\nmain()", *LINE.split()]
 
 
 @pytest.mark.parametrize(
-    "code",
-    [TRANSLATED, STUCK, PRINTING, LONG_CLEANING],
-    ids=["translated", "stuck", "printing", "swallowed, cleaning"],
+    ("code", "number", "expected"),
+    [
+        (TRANSLATED, signal.SIGINT, (130, STOPPED, [])),
+        (STUCK, signal.SIGINT, (130, STOPPED, [])),
+        (PRINTING, signal.SIGINT, (130, STOPPED, [])),
+        (LONG_CLEANING, signal.SIGINT, (130, STOPPED, [])),
+        (SWALLOWED, signal.SIGTERM, (130, STOPPED, [])),
+        (CLEANING, signal.SIGINT, (130, STOPPED, ["cleaned"])),  # which is not interrupted again
+        (KEPT, signal.SIGINT, (0, "", ["t.csv", "x.json"])),  # at the end nobody may keep a command that is done
+        (DONE, signal.SIGINT, (0, "", ["t.csv", "x.json"])),  # when all files are in their places it is too late
+    ],
+    ids=["translated", "stuck", "printing", "swallowed, cleaning", "sigterm", "cleaning", "kept", "done"],
 )
-def test_an_interrupt_is_answered_by_a_line_and_leaves_no_file(tmp_path, code):
+def test_an_interrupt_is_answered_by_a_line_and_leaves_no_file_unless_all_is_done(tmp_path, code, number, expected):
     begun_s = time.monotonic()
-    assert interrupted(tmp_path, code) == (130, STOPPED, [])
+    assert interrupted(tmp_path, command_of(code), number) == expected
     assert time.monotonic() - begun_s < 60, "it waited for what sleeps"
 
 
-def test_a_signal_that_ends_it_is_answered_as_an_interrupt(tmp_path):
-    assert interrupted(tmp_path, SWALLOWED, signal.SIGTERM) == (130, STOPPED, [])
+@pytest.mark.parametrize("how", ["module", "script", "library"])
+def test_an_interrupt_during_imports_is_answered_by_a_line_too(tmp_path, how):
+    """Of the first library of all."""
+    (tmp_path / "lazy_loader.py").write_text(SWALLOWING if how == "script" else LOADING)
+    (tmp_path / "pipesched").write_text(SCRIPT)
+    words = {"module": ["-m", "pipesched", "list"], "script": [str(tmp_path / "pipesched"), "list"]}
+    code, errors, _ = interrupted(tmp_path, words.get(how, ["-c", "import pipesched"]))
+    if how == "library":
+        assert (code, errors.rstrip().endswith("KeyboardInterrupt")) == (-signal.SIGINT, True)
+    else:
+        assert (code, errors) == (130, STOPPED)
 
 
-def test_what_is_cleaned_up_at_the_end_is_not_interrupted_again(tmp_path):
-    assert interrupted(tmp_path, CLEANING) == (130, STOPPED, ["cleaned"])
-
-
-def test_who_keeps_a_command_when_all_is_done_is_interrupted_and_the_command_ends_as_it_would_have(tmp_path):
-    begun_s = time.monotonic()
-    assert interrupted(tmp_path, KEPT) == (0, "", ["t.csv", "x.json"])
-    assert time.monotonic() - begun_s < 60, "it waited for what sleeps"
-
-
-def test_when_all_files_are_in_their_places_it_is_too_late_to_interrupt(tmp_path):
-    assert interrupted(tmp_path, DONE) == (0, "", ["t.csv", "x.json"])
+def test_where_interrupts_are_ignored_they_stay_so(tmp_path):
+    """As a shell starts what goes on behind it."""
+    (tmp_path / "ask.py").write_text(ASKING)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        answer = subprocess.check_output([sys.executable, "ask.py"], cwd=tmp_path, env=environment, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert answer == "SIG_IGN\n"
