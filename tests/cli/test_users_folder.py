@@ -42,7 +42,7 @@ PRINTED = {"imported", "called", "not through Python", "from another process", "
 
 
 @pytest.fixture
-def ours(tmp_path):
+def same_names(tmp_path):
     """Return a folder with files that are named as our folders."""
     (tmp_path / "profiles").mkdir()
     for name in OUR_NAMES:
@@ -51,12 +51,12 @@ def ours(tmp_path):
 
 
 @pytest.fixture
-def worse(ours):
+def worse(same_names):
     """Return a folder in which ``python -m`` does not come far, but a script that lies elsewhere does."""
     for name in STANDARD_NAMES:
-        (ours / name).write_text(f"raise ImportError('the {name} of the folder')")
-    write_model(ours)
-    return ours
+        (same_names / name).write_text(f"raise ImportError('the {name} of the folder')")
+    write_model(same_names)
+    return same_names
 
 
 def write_model(folder):
@@ -93,9 +93,9 @@ def test_a_command_takes_nothing_from_its_folder_but_the_model_which_prints_to_s
     assert (bool(answer), rest) == (True, printed)
 
 
-def test_files_named_as_our_folders_are_in_nobodys_way(ours):
+def test_files_named_as_our_folders_are_in_nobodys_way(same_names):
     line = f"tune {ROOT}/profiles/data/gpt-10m-epyc.json --ranks 2 --batch-size 8 -n 1-8 --workers 2"
-    answer, rest = answer_and_rest(ours, "-m", "pipesched", *line.split())
+    answer, rest = answer_and_rest(same_names, "-m", "pipesched", *line.split())
     assert (bool(answer), rest) == (True, set())
 
 
