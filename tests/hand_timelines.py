@@ -7,7 +7,25 @@ from collections.abc import Callable
 
 from pipesched.schedules import MemorySample, Schedule, Span, Timeline
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.ops import Compute, Message, Op, Phase, Recv, Send, computes, gives, needs
+from pipesched.schedules.ops import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    backward,
+    computes,
+    forward,
+    gives,
+    needs,
+)
 
 SECONDS = {phase: 2.0 if phase is Phase.BACKWARD else 1.0 for phase in Phase}
 
@@ -87,3 +105,11 @@ def shaken(timeline: Timeline, seed: int = 0, factor: float = 0.15) -> Timeline:
             late_s += (span.end_s - span.start_s) * rng.random() * factor
             spans.append(Span(rank, span.op, span.posted_s + late_s, span.start_s + late_s, span.end_s + late_s))
     return Timeline(timeline.name, "measured", tuple(spans), timeline.rank_to_device, timeline.memory)
+
+
+def every_kind(*more: Op) -> Timeline:
+    """Return two ranks on one device that run an op of every kind, and then `more`, each for 2 s."""
+    ops = [*(Compute(phase, 0, 1) for phase in Phase), Compute(Phase.RECOMPUTE, 0, 1, is_late=True)]
+    ops += [Overlap(forward(0, 2), backward(1, 3)), Reduce(0), Step(0), Average(1), Unshard(0), Reshard(0), *more]
+    spans = [Span(rank, op, 3.0 * i, 3.0 * i, 3.0 * i + 2) for rank in range(2) for i, op in enumerate(ops)]
+    return Timeline("every kind", "predicted", tuple(spans), (0, 0))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Average, Recv, Step, computes, needs
@@ -95,9 +95,3 @@ def test_one_pipeline_has_no_reference_model():
     schedule = build("avgpipe", 2, 4, pipelines=1)
     peaks = peak_memory(memory(simulate_lists(schedule, COSTS), COSTS, schedule))
     assert {dict(peak.bytes_by_kind)[kind] for peak in peaks.values() for kind in ("reference", "updates")} == {0}
-
-
-def test_a_slower_device_slows_all_pipelines_on_it():
-    schedule, costs = build("avgpipe", 1, 4), uniform(1, 1.0, 1.0)
-    slow = Cluster((Device(speed=0.5),))
-    assert (simulate_lists(schedule, costs).makespan_s, simulate_lists(schedule, costs, slow).makespan_s) == (8.0, 16.0)

@@ -102,15 +102,6 @@ def test_long_lists_of_many_pipelines_take_about_what_they_take_over_more_iterat
         assert pipelines.pace(num_pipelines).seconds == pytest.approx(long_run_s, rel=0.02)
 
 
-def test_the_long_run_is_simpys():
-    costs, count = StageCosts((StageCost(1.0, 2.0), StageCost(1.25, 2.5))), 60
-    ends = simpy_ends(lower(avgpipe(2, 8, 2, 0)), costs, flat(2), 2, 2, count, jitter=0.05)
-    long_run_s = sum(ends_s[-1] - ends_s[count // 3] for ends_s in ends) / 2 / (count - 1 - count // 3)
-    pace_s = EqualPipelines(one_pipeline(2, 4, 2, 0), costs, flat(2)).pace(2).seconds
-    assert pace_s == pytest.approx(long_run_s, rel=0.04)
-    assert pace_s < 0.95 * ends[0][0]
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_compiled_they_are_the_same_bit_for_bit(seed, monkeypatch):
     chance = random.Random(seed)

@@ -100,11 +100,6 @@ def test_losses_are_known_in_order_and_before_the_end(name, num_steps):
         duration.at_s(num_steps)
 
 
-def test_optimizer_steps_take_their_time():
-    costs = StageCosts(tuple(StageCost(1.0, 2.0, step_s=0.5) for _ in range(P)))
-    assert predicted("pipedream", 500, costs).period_s == pytest.approx(3.5)
-
-
 def test_a_run_of_several_pipelines_is_refused():
     run = training_run("gpipe", 2, 2, 40)
     answer = run_time(lambda steps: Scenario(run.lists(steps), uniform(2, 1.0, 2.0), flat(2), num_pipelines=2), 40, 2)

@@ -5,43 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.clusters import Cluster, Device, Link, flat
-from pipesched.profiles.costs import Compression, StageCost, StageCosts
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import NetworkOptions, Scenario
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario
 from pipesched.simulator.engine import predict_by_events
 from pipesched.simulator.fast import RepeatedRuns, ScenarioLists, busy_s
 from tests.schedules.builder_rules import kinds
-
-NETWORK = NetworkOptions()
-NAMES = [name for name in kinds() if name not in ("avgpipe", "spectrain")]
-"""Without pipelines on shared devices and predictions, which drawn costs do not say."""
-
-
-def drawn_costs(draw, num_stages):
-    def seconds():
-        return draw.choice([0.25, 1.0, draw.random()])
-
-    def num_bytes():
-        return draw.choice([0, 10, draw.randrange(100)])
-
-    stages = [
-        StageCost(seconds(), seconds(), seconds(), seconds(), step_s=draw.choice([0.0, 0.2]),
-                  output_bytes=num_bytes(), saved_bytes=num_bytes(), weight_bytes=1 + num_bytes(),
-                  saved_for_weight_bytes=draw.choice([None, num_bytes()]), optimizer_bytes=num_bytes(),
-                  output_is_saved=draw.random() < 0.5, working_bytes=num_bytes())
-        for _ in range(num_stages)
-    ]  # fmt: skip
-    return StageCosts(tuple(stages), compression=draw.choice([None, None, Compression(4, 50.0)]))
-
-
-def drawn_cluster(draw, num_devices):
-    devices = tuple(Device(draw.choice([1.0, 0.5]), node=number // 2) for number in range(num_devices))
-    link = Link(draw.choice([0.0, 0.3]), draw.choice([10.0, 1e3]), send_s=draw.choice([0.0, 0.0, 0.01]))
-    return Cluster(devices, link, draw.choice([None, Link(0.5, 20.0)]))
+from tests.simulator.fast.draws import random_machines
+from tests.strategies import random_costs
 
 
 def assert_as_simulated(lists, scenario):
@@ -52,27 +27,27 @@ def assert_as_simulated(lists, scenario):
     assert busy_s(timeline) == pytest.approx(sum(s.end_s - s.start_s for s in simulated.timeline.work), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in kinds() if name != "avgpipe"])  # whose ranks share devices
 def test_times_and_peaks_are_those_of_simpy_under_any_costs(name):
     draw, batch = random.Random(name), build(name, 4, 8)
     for schedule in (batch, recompute(batch)) if not batch.traits.is_asynchronous else (batch,):
         lists = ScenarioLists(lower(schedule))
         for _ in range(2):
-            costs, cluster = drawn_costs(draw, schedule.num_stages), drawn_cluster(draw, 4)
+            costs, cluster = random_costs(draw, schedule.num_stages), random_machines(draw, 4)
             assert_as_simulated(lists, Scenario(lower(schedule), costs, cluster))
             slower = replace(cluster, intra=Link(0.7, 5.0))
             assert_as_simulated(lists, Scenario(lower(schedule), costs, slower))
 
 
 @pytest.mark.parametrize(
-    "network", [NETWORK, NetworkOptions("eager", "blocking"), NetworkOptions(chunk_bytes=7, slowdown=0.5)]
+    "network", [USUAL_NETWORK, NetworkOptions("eager", "blocking"), NetworkOptions(chunk_bytes=7, slowdown=0.5)]
 )
 def test_so_they_are_where_devices_share_a_nic_and_messages_go_otherwise(network):
     draw, schedule = random.Random(1), lower(build("1f1b", 4, 4))
     lists = ScenarioLists(schedule)
     for _ in range(6):
-        cluster = replace(drawn_cluster(draw, 4), nics=((0, 1),))
-        assert_as_simulated(lists, Scenario(schedule, drawn_costs(draw, 4), cluster, network))
+        cluster = replace(random_machines(draw, 4), nics=((0, 1),))
+        assert_as_simulated(lists, Scenario(schedule, random_costs(draw, 4), cluster, network))
 
 
 def test_so_they_are_where_ranks_share_devices():

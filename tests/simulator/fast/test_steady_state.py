@@ -64,7 +64,7 @@ def test_batches_of_a_zero_bubble_schedule_overlap():
     assert shown == run == pytest.approx(3.0, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_uneven_stages_settle_to_what_a_loop_of_its_own_finds(seed):
     chance = random.Random(seed)
     p, m = chance.randint(2, 4), chance.randint(1, 5)

@@ -22,16 +22,9 @@ from pipesched.simulator.views import (
 )
 from pipesched.simulator.views.figure import IDLE
 from pipesched.simulator.views.op_looks import lighter, look
-from tests.hand_timelines import play, shaken
+from tests.hand_timelines import every_kind, play, shaken
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF", ".html": b"<!DOCTYPE html>"}
-
-
-def every_kind():
-    ops = [*(Compute(phase, 0, 1) for phase in Phase), Compute(Phase.RECOMPUTE, 0, 1, is_late=True)]
-    ops += [Overlap(forward(0, 2), backward(1, 3)), Reduce(0), Step(0), Average(1), Unshard(0), Reshard(0)]
-    spans = [Span(rank, op, 3.0 * i, 3.0 * i, 3.0 * i + 2) for rank in range(2) for i, op in enumerate(ops)]
-    return Timeline("every kind", "predicted", tuple(spans), (0, 0))
 
 
 @pytest.mark.parametrize("suffix", STARTS)

@@ -10,31 +10,23 @@ from itertools import accumulate
 
 import pytest
 
-from pipesched.schedules import MemorySample, Span, Timeline
+from pipesched.schedules import MemorySample, Timeline
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.ops import (
-    Average,
     Compute,
     Message,
     Overlap,
     Payload,
-    Phase,
     Recv,
-    Reduce,
-    Reshard,
     Send,
-    Step,
-    Unshard,
-    backward,
     computes,
-    forward,
 )
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views import RunDetails, timeline_page
 from tests.browser import opened
-from tests.hand_timelines import play, shaken
+from tests.hand_timelines import every_kind, play, shaken
 
 ATTACK = '</script><script>alert("1")</script><!-- &amp; \u2028\u2029 "\'\\'
 
@@ -138,11 +130,8 @@ def test_halves_and_runs_of_one_schedule_have_their_rows():
 
 
 def test_every_kind_of_op_and_posts_that_nobody_meets_have_their_page():
-    ops = [*(Compute(phase, 0, 1) for phase in Phase), Compute(Phase.RECOMPUTE, 0, 1, is_late=True)]
-    ops += [Overlap(forward(0, 2), backward(1, 4)), Reduce(0), Step(0), Average(1), Unshard(0), Reshard(0)]
-    ops += [Recv(Message(Payload.ACTIVATION, 0, 7), 5), Send(Message(Payload.GRADIENT, 1, 7), 9)]
-    spans = [Span(rank, op, 3.0 * i, 3.0 * i, 3.0 * i + 2) for rank in range(2) for i, op in enumerate(ops)]
-    data = data_of(timeline_page([Timeline("all", "predicted", tuple(spans), (0, 0))]))
+    posts = [Recv(Message(Payload.ACTIVATION, 0, 7), 5), Send(Message(Payload.GRADIENT, 1, 7), 9)]
+    data = data_of(timeline_page([every_kind(*posts)]))
     assert [name for name, _ in data["legend"]] == [
         "forward", "backward", "backward, inputs", "backward, weights", "recompute", "late recompute",
         "reduce", "step", "average", "unshard", "reshard",
