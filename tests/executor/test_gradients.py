@@ -35,7 +35,7 @@ def gradients(schedule, model, seed=0):
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_gradients_are_those_of_the_whole_model_on_any_number_of_ranks(name):
     """Every other number of ranks with dropout and recomputation; half of the schedules begin with these."""
-    built = [any_schedule(name, num_ranks, seed=num_ranks) for num_ranks in (1, 2, 3, 4, 6, 8)]
+    built = [any_schedule(name, num_ranks, seed=num_ranks) for num_ranks in (1, 2, 3, 4, 6)]
     ways = islice(cycle([(models.plain, as_it_is), (models.dropping, recompute)]), SYNCHRONOUS.index(name) % 2, None)
     ran = [*zip(filter(None, built), ways, strict=False)]
     assert len(ran) >= 3

@@ -107,28 +107,6 @@ def test_a_rank_alone_needs_no_turns(seed):
     assert list(zip(recorder.held_bytes(), recorder.most_bytes(), strict=True)) == ledger.ops[0]
 
 
-def test_ranks_of_two_recorders_are_told_their_own_bytes_beside_their_weights():
-    allocator = FakeAllocator()
-    recorders = [Recorder(HostClock(), Meter(allocator)) for _ in range(2)]
-    for recorder, weights in zip(recorders, (300, 700), strict=True):
-        with recorder.turn():
-            recorder.begin(weights)
-    for size in (40, 60):
-        for number, recorder in enumerate(recorders):
-            with recorder.turn():
-                allocator.change(size + number)
-                allocator.change(1000)
-            with recorder.turn():  # the op continues
-                allocator.change(-1000)
-                recorder.add(0, 0, 0)
-    for number, (recorder, weights) in enumerate(zip(recorders, (300, 700), strict=True)):
-        with recorder.turn():
-            allocator.change(-(40 + 60 + 2 * number))
-            recorder.end(weights)
-    assert [recorder.held_bytes() for recorder in recorders] == [[340, 400], [741, 802]]
-    assert [recorder.most_bytes() for recorder in recorders] == [[1340, 1400], [1741, 1802]]
-
-
 def test_the_allocator_of_a_gpu_is_asked_for_its_own_counts_and_its_peak_is_reset(monkeypatch):
     asked = []
     counts = {"allocated_bytes": {"all": {"current": 30, "peak": 80}, "large_pool": {"current": 1, "peak": 2}}}

@@ -98,20 +98,6 @@ def test_on_the_first_stage_i_does_nothing_and_w_is_the_whole_backward(monkeypat
     assert_equal((p.grad for p in stage.module.parameters()), (p.grad for p in whole.module.parameters()), relative=0)
 
 
-def test_on_the_last_stage_both_halves_start_from_the_mean_loss():
-    target = torch.zeros(3, 4, dtype=torch.float64)
-    stage, whole = (begun(*mlp(), loss=functional.mse_loss) for _ in range(2))
-    for module_stage in (stage, whole):
-        module_stage.compute(forward(1, 1), X, target)
-    expected = whole.compute(backward(1, 1), None, None)
-    assert torch.equal(stage.compute(backward_input(1, 1), None, None), expected)
-    stage.compute(backward_weight(1, 1), None, None)
-    assert_equal((p.grad for p in stage.module.parameters()), (p.grad for p in whole.module.parameters()))
-    x = X.clone().requires_grad_()
-    (functional.mse_loss(whole.module(x), target) / 2).backward()
-    assert_equal([expected], [x.grad])
-
-
 @pytest.mark.parametrize(
     ("op", "message"),
     [

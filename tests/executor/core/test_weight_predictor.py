@@ -117,15 +117,6 @@ def test_a_scheduler_of_the_learning_rate_does_not_lead_the_copy_back_to_the_ori
     assert torch.equal(p.detach(), before)
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize(
-    "rule", [PredictionRule.MOMENTUM, PredictionRule.ADAM, PredictionRule.ZERO, PredictionRule.CONSTANT]
-)
-def test_before_the_first_step_nothing_is_predicted(rule, make):
-    p, _, predictor, _ = trained(make, rule, grads=0)
-    assert torch.equal(ahead(predictor, p, 3), p.detach())
-
-
 def test_a_parameter_without_a_gradient_stays_where_it_is():
     used, unused = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
     optimizer = optim.SGD([used, unused], 0.1)

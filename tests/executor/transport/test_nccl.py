@@ -96,6 +96,7 @@ def test_no_wait_has_a_time_out_and_each_work_is_waited_for_once(name):
         assert Counter(call.work for call in waits) == Counter(works)
 
 
+@pytest.mark.parametrize("name", ["1f1b", "chimera", "zbv"])
 def test_over_gloo_each_wait_has_the_time_out_of_the_run(name):
     for calls in rows_of(name, "gloo")[0]:
         waits = [call for call in calls if call.kind == "wait"]
