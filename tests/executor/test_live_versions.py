@@ -29,7 +29,7 @@ def brute_force(ops, stage):
 )
 def test_the_versions_held_are_those_that_will_still_be_read(name, recomputes):
     d = 4
-    schedule = build(name, d, at_least(20, name, d))
+    schedule = build(name, d, at_least(12, name, d))
     run = Local(recompute(schedule) if recomputes else schedule, plain(2 * d))
     lists, held = run.schedule.ops, {}
 
@@ -64,7 +64,7 @@ def test_the_versions_held_are_those_that_will_still_be_read(name, recomputes):
     ],
 )
 def test_no_stage_holds_more_than_its_paper_says(name, most):
-    run = Local(build(name, 4, 24), plain(8))
+    run = Local(build(name, 4, 16), plain(8))
     seen = Counter()
 
     def listen(rank, index):

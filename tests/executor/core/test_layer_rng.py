@@ -25,6 +25,13 @@ def layers():
     return nn.Sequential(nn.Linear(4, 4), Noise(), nn.ReLU(), nn.Dropout(0.5))
 
 
+def begun(module, index=0, **given):
+    """Return the generators of a module whose first layer is layer `index` of the model, in their first run."""
+    draws = LayerGenerators(module, index, 7, CPU, **given)
+    draws.begin()
+    return draws
+
+
 def drawn(draws, module, microbatch):
     with draws.of(microbatch):
         return module(X)
@@ -36,8 +43,7 @@ def hooked(module):
 
 def test_a_micro_batch_draws_the_same_again_and_another_does_not():
     module = layers()
-    draws = LayerGenerators(module, 0, 7, CPU)
-    draws.begin()
+    draws = begun(module)
     first, second = drawn(draws, module, 0), drawn(draws, module, 1)
     assert torch.equal(drawn(draws, module, 0), first)
     assert not torch.equal(first, second)
@@ -45,8 +51,7 @@ def test_a_micro_batch_draws_the_same_again_and_another_does_not():
 
 def test_the_next_run_draws_other_numbers():
     module = layers()
-    draws = LayerGenerators(module, 0, 7, CPU)
-    draws.begin()
+    draws = begun(module)
     first = drawn(draws, module, 0)
     draws.begin()
     assert not torch.equal(drawn(draws, module, 0), first)
@@ -55,11 +60,8 @@ def test_the_next_run_draws_other_numbers():
 def test_numbers_do_not_depend_on_where_a_stage_begins():
     whole, parts = layers(), layers()
     parts.load_state_dict(whole.state_dict())
-    whole_generators = LayerGenerators(whole, 0, 7, CPU)
-    two = [LayerGenerators(parts[:2], 0, 7, CPU), LayerGenerators(parts[2:], 2, 7, CPU)]
-    for draws in (whole_generators, *two):
-        draws.begin()
-    expected = drawn(whole_generators, whole, 3)
+    two = [begun(parts[:2]), begun(parts[2:], 2)]
+    expected = drawn(begun(whole), whole, 3)
     with two[0].of(3):
         x = parts[:2](X)
     torch.rand(100)  # others draw meanwhile
@@ -69,8 +71,7 @@ def test_numbers_do_not_depend_on_where_a_stage_begins():
 
 def test_the_numbers_of_everybody_else_are_not_disturbed():
     module = layers()
-    draws = LayerGenerators(module, 0, 7, CPU)
-    draws.begin()
+    draws = begun(module)
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
@@ -80,8 +81,7 @@ def test_the_numbers_of_everybody_else_are_not_disturbed():
 
 
 def test_they_are_not_disturbed_by_a_layer_that_raises_either():
-    draws = LayerGenerators([nn.Identity()], 0, 7, CPU)
-    draws.begin()
+    draws = begun([nn.Identity()])
     before = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), draws.of(0):
         torch.rand(3) / (1 // 0)
@@ -90,8 +90,7 @@ def test_they_are_not_disturbed_by_a_layer_that_raises_either():
 
 def test_only_layers_that_draw_are_seeded_after_the_first_forward():
     module = layers()
-    draws = LayerGenerators(module, 0, 7, CPU)
-    draws.begin()
+    draws = begun(module)
     assert hooked(module) == [0, 1, 2, 3]
     drawn(draws, module, 0)
     assert hooked(module) == [1, 3]
@@ -101,8 +100,7 @@ def test_only_layers_that_draw_are_seeded_after_the_first_forward():
 
 def test_where_nothing_draws_nothing_is_done():
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    draws = LayerGenerators(module, 0, 7, CPU)
-    draws.begin()
+    draws = begun(module)
     drawn(draws, module, 0)
     assert hooked(module) == []
     assert draws.of(1) is draws.of(2)
@@ -110,8 +108,7 @@ def test_where_nothing_draws_nothing_is_done():
 
 def test_a_loss_that_draws_goes_on_from_the_last_layer():
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    draws = LayerGenerators(module, 0, 7, CPU)
-    draws.begin()
+    draws = begun(module)
 
     def loss(microbatch):
         with draws.of(microbatch):
@@ -126,8 +123,7 @@ def test_a_loss_that_draws_goes_on_from_the_last_layer():
 def test_a_layer_that_a_later_one_uses_too_draws_on_there():
     noise = Noise()
     module = nn.Sequential(noise, nn.Sequential(nn.Dropout(0.5), noise))
-    draws = LayerGenerators(module, 0, 7, CPU)
-    draws.begin()
+    draws = begun(module)
     torch.manual_seed(draw_seed(7, 0, 0, 2))
     x = X + torch.rand_like(X)
     torch.manual_seed(draw_seed(7, 1, 0, 2))
@@ -139,8 +135,7 @@ def test_a_layer_that_a_later_one_uses_too_draws_on_there():
 
 def test_where_forwards_are_repeated_a_layer_that_only_draws_later_is_seeded_too():
     module = nn.Sequential(Noise(since=4))
-    draws = LayerGenerators(module, 0, 7, CPU, is_repeated=True)
-    draws.begin()
+    draws = begun(module, is_repeated=True)
     for _ in range(4):
         drawn(draws, module, 0)
     assert torch.equal(drawn(draws, module, 1), drawn(draws, module, 1))
@@ -148,7 +143,7 @@ def test_where_forwards_are_repeated_a_layer_that_only_draws_later_is_seeded_too
 
 def test_a_layer_that_somebody_else_runs_draws_from_the_usual_generator():
     module = layers()
-    LayerGenerators(module, 0, 7, CPU).begin()
+    begun(module)
     torch.manual_seed(3)
     first = module(X)
     torch.manual_seed(3)

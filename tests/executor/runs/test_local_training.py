@@ -18,7 +18,7 @@ from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import even_bounds, plain_loop
 from tests.properties import thinned
 
-MODEL = resolve_model("digits:width=8,blocks=6")
+MODEL = resolve_model("digits:width=8,blocks=2")
 GPT = resolve_model("gpt:layers=2,width=16,heads=2,context=8")
 SYNCHRONOUS = ["gpipe", "zbv", "1f1b", "interleaved", "zb_h1", "chimera", "dualpipe_v", "data_parallel"]
 
