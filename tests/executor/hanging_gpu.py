@@ -5,9 +5,12 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from pipesched.executor.core import CudaStreams
+from pipesched.executor.runs import local_training
+from tests.executor.checkpoint_runs import a_job, locally
 
 GPU = torch.device("cuda", 0)
 
@@ -129,3 +132,11 @@ class HangingStreams(CudaStreams):
         done = self._cuda.Event()
         done.record(copies)
         return value, done
+
+
+def main(arguments):
+    """Train on such a GPU: its process ends."""
+    gpu = HangingGpu(pytest.MonkeyPatch())
+    local_training.make_streams = lambda devices, are_green: {rank: gpu.streams() for rank in range(len(devices))}
+    local_training.check_finite = gpu.probe({"1F6@1": 3600.0})
+    locally(a_job("1f1b", steps=3, timeout_s=0.5, is_finite_checked=True))

@@ -1,13 +1,11 @@
 """The watch of ranks on streams of one process: a GPU that hangs ends the process, and its rank and op are named."""
 
 import re
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,9 +17,9 @@ from pipesched.executor.runs.stream_watch import StreamWatch
 from pipesched.executor.training import LaunchTimes
 from pipesched.schedules.builders import build
 from tests.executor.hanging_gpu import HangingGpu, LeftError
+from tests.executor.job_sequence_ranks import end_of_module
 from tests.executor.pipelines import Local
 
-ROOT = Path(__file__).parents[3]
 LATER_S = 2.0
 FOREVER_S = 3600.0
 
@@ -126,28 +124,9 @@ def test_more_than_half_of_the_passes_make_a_run_launch_bound():
     assert LaunchTimes(1.0, 2.0, 3, 2).is_bound
 
 
-TRAINING = """
-import pytest
-from pipesched.executor.launch import RunSpec, Train
-from pipesched.executor.runs import local_training, train_locally, training_of
-from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.hanging_gpu import HangingGpu
-from tests.executor.pipelines import MLP, even_bounds
-
-gpu = HangingGpu(pytest.MonkeyPatch())
-local_training.make_streams = lambda devices, are_green: {rank: gpu.streams() for rank in range(len(devices))}
-local_training.check_finite = gpu.probe({"1F6@1": 3600.0})
-spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)
-job = Train(schedule_spec=spec, num_steps=3, batch_size=8)
-run = RunSpec(job=job, model=MLP, bounds=even_bounds(6, 2), timeout_s=0.5, is_finite_checked=True)
-train_locally(training_of(run))
-"""
-
-
 @pytest.mark.distributed
-def test_a_training_on_a_gpu_that_hangs_ends_with_its_line():
+def test_a_training_on_a_gpu_that_hangs_ends_with_its_line(tmp_path):
     """The host waits for the GPU; nothing but the exit of the process would end that."""
-    command = [sys.executable, "-c", TRAINING]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == FAILED
-    assert done.stderr.startswith("pipesched: rank 1 failed at 1F6@1 (micro-batch 6): it has stood still for ")
+    (code,), (said,) = end_of_module("tests.executor.hanging_gpu", 1, tmp_path)
+    assert code == FAILED
+    assert said.startswith("pipesched: rank 1 failed at 1F6@1 (micro-batch 6): it has stood still for ")
