@@ -71,12 +71,13 @@ def test_hostile_files_of_every_format_do_nothing(told):
 
 @pytest.mark.distributed
 def test_faults_of_a_run_end_as_promised_at_a_rank_and_op_that_chance_picks():
-    """All kinds but six of `tests/executor` and `tests/cli`; the promised times are longer: the machine is busy."""
+    """All kinds but seven of `tests/executor` and `tests/cli`; the promised times are longer: the machine is busy."""
     done = run_program("""
 import random
 from fault_rows import fault_kinds, rank_faults, workers
 place = fault_kinds.PLACES[0]
-elsewhere = ("kill", "raise", "exit", "nan", "exception of a layer", "SIGKILL to the launcher")
+elsewhere = ("kill", "raise", "exit", "nan", "exception of a layer")
+elsewhere += ("SIGKILL to the launcher", "SIGINT to the launcher")
 kinds = [(seed, kind) for seed, kind in enumerate(fault_kinds.kinds_of(place)) if kind not in elsewhere]
 workers.load_torch()
 def tried(index):
@@ -87,7 +88,7 @@ for (_, kind), wrong in zip(kinds, workers.worked_off(tried, len(kinds), 2)):
 """)
     assert done.returncode == 0, done.stderr
     told = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert len(told) >= 8
+    assert len(told) >= 7
     assert {kind: wrong for kind, wrong in told.items() if wrong} == {}
 
 

@@ -13,10 +13,7 @@ def models(rows, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
-@pytest.mark.parametrize(
-    ("model", "schedule"),
-    [("GPT-2", "zbv"), ("T5", "interleaved"), ("LSTM", "chimera")],
-)
+@pytest.mark.parametrize(("model", "schedule"), [("GPT-2", "zbv"), ("T5", "interleaved"), ("LSTM", "chimera")])
 def test_gradients_are_the_plain_modules(models, model, schedule):
     lists = models.schedule_of(schedule, 2)
     oracle = models.Oracle.of(models.cases(blocks=4)[model], lists.num_microbatches)

@@ -337,10 +337,7 @@ def test_a_part_of_the_rows_is_printed_without_a_page(command, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ("--source nosuch", "--source: got 'nosuch', no row of"),
-        ("--every 0", "--every: got 0, expected at least 1"),
-    ],
+    [("--source nosuch", "--source: got 'nosuch', no row of"), ("--every 0", "--every: got 0, expected at least 1")],
 )
 def test_a_part_without_rows_is_refused(command, options, said):
     code, _, err = command({}, options=options)

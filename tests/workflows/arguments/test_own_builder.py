@@ -210,12 +210,7 @@ def test_functions_are_searched_here_whether_others_can_import_them_or_not():
     asked = {"schedules": [hidden, plain], "num_workers": 1}
     two_layers = profile(*[layer(measurement(1), measurement(2, 2.0, 4.0))] * 2)
     plans = pipesched.plan(two_layers, batch_size=4, num_devices=2, depths=2, recompute="no", **asked).ranking.ranked
-    assert [outcome.seconds for outcome in plans] == [
-        15.5,
-        15.5,
-        18.5,
-        18.5,
-    ]  # of (M + 1) 3 s or 6 s, and a Step
+    assert [outcome.seconds for outcome in plans] == [15.5, 15.5, 18.5, 18.5]  # of (M + 1) 3 s or 6 s, and a Step
     tuned = pipesched.tune(two_layers, batch_size=4, num_devices=2, **asked)
     own_times = [outcome.seconds for outcome in tuned.outcomes if outcome.setting.advance is None]
     assert own_times == [15.5, 15.5, 18.5, 18.5]

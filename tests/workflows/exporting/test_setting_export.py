@@ -67,11 +67,7 @@ def test_megatron_is_told_in_flags():
 @pytest.mark.parametrize(("recompute", "interval"), [("all", 3), (None, 0)])
 def test_deepspeed_is_told_in_json(recompute, interval):
     assert json.loads(export_setting(changed(partition=(3, 3, 2, 2), recompute=recompute), "deepspeed")) == {
-        "PipelineModule": {
-            "num_stages": 4,
-            "partition_method": "uniform",
-            "activation_checkpoint_interval": interval,
-        },
+        "PipelineModule": {"num_stages": 4, "partition_method": "uniform", "activation_checkpoint_interval": interval},
         "config": {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8},
     }
 
@@ -172,11 +168,7 @@ HANAYO = {"name": "hanayo", "partition": (1,) * 16} | WHOLE
         ("deepspeed", {"name": "gpipe"}, "schedule: got gpipe, expected 1f1b, as a PipelineModule of DeepSpeed"),
         ("deepspeed", {"placement": "pipeline"}, "placement: got pipeline, expected data, as DeepSpeed"),
         ("deepspeed", {"sharding": SHARED}, "tensor parallelism: got 4, expected 1, as a PipelineModule of DeepSpeed"),
-        (
-            "deepspeed",
-            {"sharding": AGAIN} | WHOLE,
-            "recomputed layers: got selective, expected none or full",
-        ),
+        ("deepspeed", {"sharding": AGAIN} | WHOLE, "recomputed layers: got selective, expected none or full"),
         ("megatron", {"sharding": LayerSharding(data=2, zero=2)}, "zero: got 2, expected 0 or 1, as the distributed"),
         ("megatron", {"sharding": LayerSharding(recompute="alternate")}, "recomputed layers: got alternate, expected"),
         ("deepspeed", {"sharding": LayerSharding(data=2, zero=2)}, "zero: got 2, expected 0 or 1, as a PipelineModule"),
@@ -240,10 +232,7 @@ def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, sa
             ["grad-reduce-in-bf16", "no-gradient-accumulation-fusion"],
         ),
         ({"precision": "float4"}, ["fp4-format e2m1"]),
-        (
-            {"expert": 2, "data": 2, "merges_copies": True},
-            ["moe-flex-dispatcher-backend deepep"],
-        ),
+        ({"expert": 2, "data": 2, "merges_copies": True}, ["moe-flex-dispatcher-backend deepep"]),
         ({"expert": 2, "data": 2, "hides_experts": True}, ["overlap-moe-expert-parallel-comm"]),
         ({"hides_experts": True}, []),
         ({"precision": "float16"}, ["accumulate-allreduce-grads-in-fp32"]),

@@ -68,10 +68,7 @@ JOB_CONFIG: dict[str, dict[str, Any]] = {
         "expert_tensor_parallel_degree": int,
         "expert_parallel_comm_backend": str,
     },
-    "activation_checkpoint": {
-        "mode": ("selective", "full", "memory_budget", "none"),
-        "selective_ac_option": str,
-    },
+    "activation_checkpoint": {"mode": ("selective", "full", "memory_budget", "none"), "selective_ac_option": str},
     "compile": {"enable": bool, "components": list},
     "model": {"converters": list},
     "quantize": {"linear": dict},

@@ -184,7 +184,7 @@ def test_what_readers_refuse_for_its_shape_is_refused(name):
     assert len(refused) > 20
 
 
-LARGE_NUMBERS = {"400 digits": "1" + "0" * 400, "-400 digits": "-1" + "0" * 400, "5000 digits": "9" * 5000}
+LARGE_NUMBERS = {"-400 digits": "-1" + "0" * 400, "5000 digits": "9" * 5000}
 
 
 @pytest.mark.parametrize("digits", LARGE_NUMBERS.values(), ids=LARGE_NUMBERS)

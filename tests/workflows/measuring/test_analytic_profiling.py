@@ -29,8 +29,7 @@ def test_an_estimate_is_a_profile_that_everything_takes(tmp_path):
     assert pipesched.load_profile(tmp_path / "gpt.json") == estimated.profile
 
     simulated = pipesched.simulate(
-        pipesched.build("zb_h1", 2, 4),
-        pipesched.Setup(tmp_path / "gpt.json", microbatch_size=2),
+        pipesched.build("zb_h1", 2, 4), pipesched.Setup(tmp_path / "gpt.json", microbatch_size=2)
     )
     assert "estimated" in simulated.costs.origin
     planned = pipesched.plan(estimated.profile, batch_size=8, num_devices=2, top=1)

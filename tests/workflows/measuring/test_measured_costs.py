@@ -91,12 +91,7 @@ def test_arguments_that_make_no_sense_are_refused_by_name(arguments, message):
 
 @pytest.mark.distributed
 def test_emulated_ranks_take_at_least_the_seconds_that_they_were_told_and_costs_say_what_they_took():
-    told = StageCosts(
-        (
-            StageCost(0.010, 0.020, step_s=0.004),
-            StageCost(0.015, 0.025, step_s=0.004),
-        )
-    )
+    told = StageCosts((StageCost(0.010, 0.020, step_s=0.004), StageCost(0.015, 0.025, step_s=0.004)))
     gpipe = pipesched.run(pipesched.build("gpipe", 2, 8), told, iterations=3)
     costs = pipesched.costs_from_runs(gpipe.timeline).costs
 

@@ -276,10 +276,7 @@ def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
     ("arguments", "fault"),
     [
         ({"num_ranks": []}, "num_ranks: got an empty list, expected at least one"),
-        (
-            {"limit_bytes": "14GB"},
-            r"limit_bytes: got '14GB', expected an integer .*in bytes; try 14",
-        ),
+        ({"limit_bytes": "14GB"}, r"limit_bytes: got '14GB', expected an integer .*in bytes; try 14"),
         ({"num_chunks": [2]}, "num_chunks: got 2, expected a schedule that takes chunks"),
         ({"parameters": {"pipelines": [1]}}, "parameters: got pipelines, expected those of a schedule here"),
         ({"link": {"speed": [1]}}, "link: got 'speed', expected one of latency_s"),

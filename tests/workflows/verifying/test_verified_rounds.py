@@ -12,12 +12,7 @@ from pipesched.simulator.analysis import compare_timelines
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.views import gantt_figure
 from pipesched.workflows.timelines.replaying import Explanation, explain_error
-from pipesched.workflows.verifying import (
-    MachineDrift,
-    RoundsVerification,
-    ScheduleRounds,
-    VerifiedSchedule,
-)
+from pipesched.workflows.verifying import MachineDrift, RoundsVerification, ScheduleRounds, VerifiedSchedule
 from tests.hand_runs import run_by_hand
 
 SCHEDULE = build("1f1b", num_ranks=2, num_microbatches=4)
