@@ -104,16 +104,20 @@ def test_a_trainer_that_runs_no_layout_has_its_reason():
     assert "the first: tensor parallelism: got 4, expected 1, as a PipelineModule of DeepSpeed" in result.nothing_fits
 
 
-def test_a_model_that_no_trainer_runs_has_the_reason_below_its_table():
-    result = pipesched.plan_layout(
-        f"{SMALL},mtp=1", DGX, batch_size=8, num_workers=1, depths=1, tensor=1, zero=1, sizes=1, recompute="no", top=1
-    )
+def test_a_model_that_no_trainer_runs_is_planned_but_not_exported_and_the_reason_is_below_its_table():
+    model, narrow = f"{SMALL},mtp=1", {"depths": 1, "tensor": 1, "zero": 1, "sizes": 1, "recompute": "no", "top": 1}
+    result = pipesched.plan_layout(model, DGX, batch_size=8, num_workers=1, **narrow)
+    assert result.trainers == {"torchtitan": (), "megatron": (), "deepspeed": ()}
     caption = result.table().caption
     assert "torchtitan none; megatron none; deepspeed none\n  torchtitan: got transformer:" in caption
     assert caption.endswith(
         "with multi-token prediction (1), expected none, as no flags are written for them; try the model with mtp=0"
     )
     assert "found" not in caption
+    with pytest.raises(ArgumentError, match=r"multi-token prediction \(1\), expected none"):
+        result.export("megatron")
+    with pytest.raises(ArgumentError, match=r"multi-token prediction \(1\), expected none"):
+        pipesched.plan_layout(model, DGX, batch_size=8, trainer="megatron")
 
 
 def test_a_search_that_stops_early_says_how_many_rows_are_missing():
@@ -184,16 +188,6 @@ def test_a_layout_of_torchtitan_takes_as_long_beside_schedules_that_split_the_ba
 def test_torchtitan_has_no_float8_experts():
     with pytest.raises(ArgumentError, match="precision: got float8 for the experts of mixtral-8x7b"):
         pipesched.plan_layout("mixtral-8x7b", DGX, batch_size=8, trainer="torchtitan", precision="float8")
-
-
-def test_a_model_with_multi_token_prediction_is_planned_but_not_exported():
-    model = f"{SMALL},mtp=1"
-    result = pipesched.plan_layout(model, DGX, batch_size=8, top=2)
-    assert result.trainers == {"torchtitan": (), "megatron": (), "deepspeed": ()}
-    with pytest.raises(ArgumentError, match=r"multi-token prediction \(1\), expected none"):
-        result.export("megatron")
-    with pytest.raises(ArgumentError, match=r"multi-token prediction \(1\), expected none"):
-        pipesched.plan_layout(model, DGX, batch_size=8, trainer="megatron")
 
 
 def test_a_layout_fits_in_simulate_too_with_the_same_bytes():

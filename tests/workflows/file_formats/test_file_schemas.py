@@ -146,21 +146,27 @@ def places(value, place=()):
         yield from places(part, (*place, key))
 
 
-def damaged(document, place):
-    """Yield what is wrong and the document in which it is so."""
+def changed(document, place, value, name=None):
+    """Return the document with a value in a place, or beside it under a name; without the value if it is None."""
+    document = copy.deepcopy(document)
+    parent = document
     *outer, last = place
-    for wrong, value in (("missing", None), ("more", 1), ("an object", {"no": 1}), ("a flag", True), ("text", "?")):
-        changed = copy.deepcopy(document)
-        parent = changed
-        for key in outer:
-            parent = parent[key]
-        if wrong in ("missing", "more") and isinstance(parent, list):
-            continue
-        if wrong == "missing":
-            del parent[last]
-        else:
-            parent["no_such_field" if wrong == "more" else last] = value
-        yield wrong, changed
+    for key in outer:
+        parent = parent[key]
+    if value is None:
+        del parent[last]
+    else:
+        parent[name or last] = value
+    return document
+
+
+def damaged(document, place):
+    """Yield what is wrong and the document in which it is so; `place` in a list stands for the members of the list."""
+    if isinstance(place[-1], str):
+        yield "missing", changed(document, place, None)
+        yield "more", changed(document, place, 1, "no_such_field")
+    for wrong, value in (("an object", {"no": 1}), ("a flag", True), ("text", "?")):
+        yield wrong, changed(document, place, value)
 
 
 def is_read(name, document):
@@ -177,9 +183,9 @@ def test_what_readers_refuse_for_its_shape_is_refused(name):
     schema, refused, accepted = validator(name), set(), set()
     for document in map(json.loads, WRITTEN[name]):
         for place in places(document):
-            for wrong, changed in damaged(document, place):
-                if not is_read(name, changed):
-                    (accepted if schema.is_valid(changed) else refused).add((".".join(map(str, place)), wrong))
+            for wrong, document_with_it in damaged(document, place):
+                if not is_read(name, document_with_it):
+                    (accepted if schema.is_valid(document_with_it) else refused).add((".".join(map(str, place)), wrong))
     assert {place for place, _ in accepted} == TOGETHER.get(name, set())
     assert len(refused) > 20
 
@@ -192,16 +198,12 @@ LARGE_NUMBERS = {"-400 digits": "-1" + "0" * 400, "5000 digits": "9" * 5000}
 def test_readers_refuse_numbers_beyond_any_float_in_one_line(name, digits):
     refused = 0
     for document in map(json.loads, WRITTEN[name]):
-        for *outer, last in places(document):
-            changed = copy.deepcopy(document)
-            parent = changed
-            for key in outer:
-                parent = parent[key]
-            parent[last] = "DIGITS"  # `json` writes no integer of 5000 digits
+        for place in places(document):
+            text = json.dumps(changed(document, place, "DIGITS"))  # `json` writes no integer of 5000 digits
             try:
-                READERS[name](json.dumps(changed).replace('"DIGITS"', digits), "file")
+                READERS[name](text.replace('"DIGITS"', digits), "file")
             except ValueError as error:
-                assert type(error).__module__.startswith("pipesched."), (outer, last, error)  # noqa: PT017 -- or it is read
+                assert type(error).__module__.startswith("pipesched."), (place, error)  # noqa: PT017 -- or it is read
                 assert "\n" not in str(error)  # noqa: PT017
                 refused += 1
     assert refused > 10
