@@ -113,5 +113,6 @@ def test_what_is_no_profile_is_refused_with_the_way_to_one(name, tmp_path):
 
     (tmp_path / "run.json").write_text(timeline_to_json(run_of("1f1b")))
     pipesched.costs_from_runs(run_of("1f1b")).save(tmp_path / "costs.json")
-    with pytest.raises(pipesched.ProfileError, match=r"expected a profile, .* with pipesched\.profile_from_runs$"):
+    way = r"expected a profile, .* with pipesched\.workflows\.measuring\.profile_from_runs$"
+    with pytest.raises(pipesched.ProfileError, match=way):
         pipesched.tune(tmp_path / name, batch_size=4, num_devices=2)
