@@ -95,7 +95,7 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts(name):
         chunks = 2 if name in ("interleaved", "looped_bfs", "interleaved_zb") else None
         schedule = build(name, num_ranks, num_microbatches, chunks)
         layers = []
-        for _ in range(schedule.num_stages + 4):
+        for _ in range(schedule.num_stages + 3):
             forward_s, input_s, weight_s = (draw.uniform(0.5, 3) for _ in range(3))
             layers.append(StageCost(forward_s, input_s + weight_s, input_s, weight_s))
         costs = LayerCosts(tuple(layers))
@@ -113,7 +113,7 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts_over_slow_link
     draw = random.Random(f"{name} over links")
     schedule = build(name, num_ranks, 4 * num_ranks)
     layers = []
-    for _ in range(schedule.num_stages + 4):
+    for _ in range(schedule.num_stages + 3):
         seconds, size = draw.uniform(0.5, 3), int(draw.uniform(0, 2000))
         layers.append(StageCost(seconds, 2 * seconds, seconds, seconds, output_bytes=size))
     costs, cluster = LayerCosts(tuple(layers)), pipesched.flat(num_ranks, Link(0.0, 1000))
@@ -147,7 +147,7 @@ def test_the_cut_is_the_best_of_all_where_messages_take_up_to_ten_times_as_long_
     for slowness in (1.5, 10):
         draw = random.Random(f"{name} {slowness}")
         layers = []
-        for _ in range(schedule.num_stages + 4):
+        for _ in range(schedule.num_stages + 3):
             forward_s, input_s, weight_s, size = *(draw.uniform(0.5, 3) for _ in range(3)), draw.choice(sizes)
             layers.append(StageCost(forward_s, input_s + weight_s, input_s, weight_s, output_bytes=size))
         costs, bandwidth = LayerCosts(tuple(layers)), 3000 / (slowness * 3.0)
