@@ -69,7 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = [name for name in needed if not os.environ.get(name)]
     if missing:
         names = " and ".join(missing)
-        print(f"executor: {names}: not set; start it with torchrun, or use 'pipesched run'", file=sys.stderr)
+        print(
+            (
+                f"executor: {names}: got no value, expected the environment of torchrun; start with torchrun, or use "
+                "'pipesched run'"
+            ),
+            file=sys.stderr,
+        )
         return 2
     number = int(os.environ["RANK"])  # of the process; its rank in the schedule follows from the devices
     try:
@@ -91,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"
             (folder / f"{kind}{number}").write_text(str(error))
-        text = str(error).replace(TRUST_ADVICE, "try --trust-model if it is yours")
+        text = str(error).replace(TRUST_ADVICE, "try --trust-model if you trust the file")
         print(f"executor: {printable(' '.join(text.split()))}", file=sys.stderr, flush=True)
         abort_failed()
         return 3 if isinstance(error, RankFailed) else 1 if isinstance(error, NotRunnableError) else 2

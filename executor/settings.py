@@ -59,13 +59,14 @@ def cut_fault(bounds: Sequence[tuple[int, int]], num_layers: int | None = None) 
             limit = "a larger number" if num_layers is None else f"a larger number up to {most}"
             return (
                 f"got layers {shown(first)} to {shown(last)} (exclusive) on stage {stage}, expected layers {begin} to "
-                f"{limit}; give every layer to one stage, in order"
+                f"{limit}; give each layer to one stage, in order"
             )
         begin = last
     if num_layers is None or begin == num_layers:
         return None
     return (
-        f"got {begin} layers on {len(bounds)} stages, expected all {num_layers} of the model; give every layer to one"
+        f"got {begin} layers on {len(bounds)} stages, expected all {num_layers} of the model; give each layer to one "
+        "stage"
     )
 
 
@@ -91,8 +92,8 @@ def epsilon_fault(dtype: str, optimizer: str, rule: PredictionRule | None = None
         return None
     other = "`optimizer=momentum`" if adam == optimizer else "`prediction=momentum`"
     return (
-        f"got float16 with {adam}, whose epsilon of 1e-08 is 0 in it, expected bfloat16, float32 or float64; "
-        f"try bfloat16, or {other}"
+        f"got float16 with {adam}, whose epsilon of 1e-08 is 0 in float16, expected bfloat16, float32 or float64; try "
+        f"bfloat16, or {other}"
     )
 
 
@@ -125,22 +126,21 @@ class RunSettings(LayerSettings):
     clip_grad_norm: Annotated[
         float | None,
         Description(
-            "Largest norm of the gradients of a step, which are scaled down to it; all stages then step together "
-            "(default: no clipping).",
+            "Clip the gradients of each step to this norm; all stages then step together (default: no clipping).",
             least=0.0,
             most=1e308,
         ),
     ] = None
     prediction: Annotated[
         PredictionRule | None,
-        Description("Rule for predicting weights where a schedule looks ahead; none: the schedule's own."),
+        Description("Rule for predicting weights in schedules that look ahead (default: the rule of the schedule)."),
     ] = None
     transport: Annotated[
         TransportKind,
         Description("A process per rank, or one process with a CUDA stream per rank; auto: streams on GPUs."),
     ] = "auto"
     has_green_contexts: Annotated[
-        bool, Description("Give each rank on streams of a GPU multiprocessors of its own.")
+        bool, Description("Give each rank its own multiprocessors of the GPU; needs streams.")
     ] = False
     backend: Annotated[
         Backend, Description("Backend of the messages; auto: nccl if every rank has a GPU, else gloo.")
@@ -149,15 +149,19 @@ class RunSettings(LayerSettings):
         MessagePrecision | None, Description("Send activations and gradients in half precision if their values fit.")
     ] = None
     averaging: Annotated[
-        Averaging, Description("Elastic averaging: against the last iteration's reference, or wait for this one's.")
+        Averaging,
+        Description(
+            "Elastic averaging: asynchronous uses the reference model of the last iteration, synchronous waits for the "
+            "new one."
+        ),
     ] = "asynchronous"
     timeout_s: Annotated[
-        float, Description("Longest wait of a rank for one message [s].", least=0.1, most=LONGEST_S)
+        float, Description("Time limit for the wait of a rank for one message [s].", least=0.1, most=LONGEST_S)
     ] = 60.0
     is_pinned: Annotated[
         bool,
         Description(
-            "Whether every rank on CPUs gets cores of its own, if there are enough.",
+            "Whether every rank on CPUs gets cores of its own, if the machine has enough.",
             option="--no-pin",
             turned_off="Let the operating system choose the cores of every rank.",
         ),
@@ -165,14 +169,14 @@ class RunSettings(LayerSettings):
     weights: Annotated[
         str | None,
         Description(
-            "Initial weights of the whole model: a .safetensors of its state dict (default: from the seed, or the "
-            "factory's own)."
+            "Initial weights of the whole model: a .safetensors of its state dict (default: drawn from the seed, or "
+            "set by the factory)."
         ),
     ] = None
     save: Annotated[
         str | None,
         Description(
-            "Folder for the parameters of every stage after the last run; none: nothing is saved.", has_option=False
+            "Folder for the parameters of every stage after the last run (default: do not save them).", has_option=False
         ),
     ] = None
 
@@ -184,25 +188,31 @@ class LearningSettings:
     panel: ClassVar[str] = "Run"
 
     weight_decay: Annotated[
-        float | None, Description("Weight decay (default: PyTorch's: 0.01 for adamw, else 0).", least=0.0, most=1e308)
+        float | None,
+        Description("Weight decay (default: as in PyTorch, 0.01 for adamw, else 0).", least=0.0, most=1e308),
     ] = None
-    is_nesterov: Annotated[bool, Description("Nesterov's momentum, with optimizer momentum.")] = False
+    is_nesterov: Annotated[bool, Description("Use Nesterov's momentum; needs optimizer momentum.")] = False
     lr_schedule: Annotated[
-        RateSchedule, Description("Schedule of the learning rate, over the optimizer steps of the run.")
+        RateSchedule, Description("Schedule of the learning rate over the optimizer steps of the run.")
     ] = "constant"
     lr_milestones: Annotated[
         Counts | None,
         Description(
-            "Steps after which schedule step multiplies the learning rate by `lr_factor`.", least=1, most=_MOST
+            "Milestones of schedule step: steps after which it multiplies the learning rate by `lr_factor`.",
+            least=1,
+            most=_MOST,
         ),
     ] = None
     lr_factor: Annotated[
-        float | None, Description("Factor at each milestone (default: 0.1).", least=0.0, most=1e308)
+        float | None,
+        Description("Factor on the learning rate at each milestone (default: 0.1).", least=0.0, most=1e308),
     ] = None
     lr_end: Annotated[
         float | None,
         Description(
-            "Final over first learning rate, of schedules cosine and linear (default: 0).", least=0.0, most=1.0
+            "Ratio of the final to the first learning rate, for schedules cosine and linear (default: 0).",
+            least=0.0,
+            most=1.0,
         ),
     ] = None
     lr_power: Annotated[
@@ -211,13 +221,14 @@ class LearningSettings:
     lr_warmup: Annotated[
         int,
         Description(
-            "First steps, in which the learning rate grows linearly, before its schedule.", least=0, most=_MOST
+            "Warm-up steps, in which the learning rate grows linearly before its schedule starts.", least=0, most=_MOST
         ),
     ] = 0
     lr_steps: Annotated[
         int | None,
         Description(
-            "Steps after which schedules cosine, linear and polynomial end, with warm-up (default: the run's).",
+            "Steps after which schedules cosine, linear and polynomial end, warm-up included (default: all steps of "
+            "the run).",
             least=1,
             most=_MOST,
         ),
@@ -265,8 +276,8 @@ def learning_faults(
         yield f"lr_warmup: got {warmup}, expected fewer than the {length} steps of schedule {schedule}; try fewer"
     if schedule == "cosine" and length < num_steps:
         yield (
-            f"lr_steps: got {length}, expected at least the {num_steps} steps of the run, as a cosine rises again "
-            "after its end; leave it out"
+            f"lr_steps: got {length}, expected at least {num_steps}, the steps of the run: a cosine rises again after "
+            "its end; leave `lr_steps` out"
         )
 
 
@@ -275,11 +286,14 @@ def _milestone_faults(settings: LearningSettings, num_steps: int | None) -> Iter
     if not milestones:
         yield "lr_milestones: got none with schedule step, expected steps; try `lr_milestones=30,60`"
     elif any(later <= earlier for earlier, later in pairwise(milestones)):
-        yield f"lr_milestones: got {','.join(map(shown, milestones))}, expected steps that increase; sort them"
+        yield f"lr_milestones: got {','.join(map(shown, milestones))}, expected increasing steps; sort them"
     elif milestones[0] <= warmup:
-        yield f"lr_milestones: got {milestones[0]}, expected more than the {warmup} steps of warm-up; try later ones"
+        yield f"lr_milestones: got {milestones[0]}, expected more than the {warmup} steps of warm-up; try later steps"
     elif num_steps is not None and milestones[-1] >= num_steps:
-        yield f"lr_milestones: got {milestones[-1]}, expected steps below {num_steps}, the end; try earlier ones"
+        yield (
+            f"lr_milestones: got {milestones[-1]}, expected steps below {num_steps}, the end of the run; try earlier "
+            "steps"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
@@ -287,7 +301,7 @@ class Repetitions:
     """The repeated runs of measured op lists, and the check before them."""
 
     iterations: Annotated[int, Description("Measured runs of the lists; the median counts.", least=1, most=_MOST)] = 5
-    warmup: Annotated[int, Description("Runs before the measured ones.", least=0, most=_MOST)] = 1
+    warmup: Annotated[int, Description("Runs before the measured runs.", least=0, most=_MOST)] = 1
     is_checked: Annotated[
         bool,
         Description(
@@ -304,7 +318,7 @@ class EmulationSettings:
 
     panel: ClassVar[str] = "Run"
 
-    how: Annotated[How, Description("Behaviour of emulated stages: they sleep, or are busy.")] = "sleep"
+    how: Annotated[How, Description("Emulated stages sleep, or keep their cores busy.")] = "sleep"
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
@@ -316,13 +330,13 @@ class FaultSettings:
     inject: Annotated[
         Sequence[str],
         Description(
-            "Fault to inject: kill, stop, raise, exit or nan, as kill:rank=2,op=2B3, in a training "
-            "kill:rank=2,op=2B3,step=5; slow:rank=1,factor=3, drop-link:0-1,after=10, disk-full."
+            "Fault to inject: kill, stop, raise, exit or nan, as kill:rank=2,op=2B3 (in a training with its step, as "
+            "kill:rank=2,op=2B3,step=5); slow:rank=1,factor=3, drop-link:0-1,after=10, disk-full."
         ),
     ] = ()
     is_finite_checked: Annotated[
         bool,
-        Description("End at the first op that gives NaN or infinity, and name it.", option="--check-finite"),
+        Description("End the run at the first op with NaN or infinity, and name this op.", option="--check-finite"),
     ] = False
 
 
@@ -337,12 +351,12 @@ def stream_fault(settings: RunSettings) -> str | None:
     """Return a message on the first setting that contradicts streams, or None; backticks mark arguments to change."""
     is_streamed = uses_streams(settings)
     if settings.has_green_contexts and not (is_streamed and settings.device == "cuda"):
-        return "has_green_contexts: got True without streams of a GPU, expected `device=cuda` with it; leave it out"
+        return "has_green_contexts: got True without streams of a GPU, expected `device=cuda` too; leave it out"
     if is_streamed and settings.backend == "nccl":
         return "backend: got nccl with transport streams, expected processes; try `transport=processes`"
     if is_streamed and settings.device == "cuda" and settings.compression is not None:
         return (
             f"compression: got {settings.compression} on streams of a GPU, expected processes, as the size of a "
-            "compressed message is known only when the device is done; try `transport=processes`"
+            "compressed message is known only after a wait for the device; try `transport=processes`"
         )
     return None

@@ -126,7 +126,7 @@ class Schedule:
         if not self.is_held and self.num_stages * self.num_microbatches > MAX_CELLS:
             raise ScheduleError(
                 f"{self.name}: got {self.num_microbatches} micro-batches on {self.num_stages} stages, expected at most "
-                f"{MAX_CELLS} in all in lists that are held; try {MAX_CELLS // self.num_stages} micro-batches"
+                f"{MAX_CELLS} micro-batches x stages in memory; try {MAX_CELLS // self.num_stages} micro-batches"
             )
         if (columns := columns_of(self.lists)) and (f := too_many_objects(len(columns.codes), self.num_microbatches)):
             raise ScheduleError(f"{self.name}: {f}")

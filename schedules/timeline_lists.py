@@ -17,7 +17,9 @@ def schedule_of(timeline: Timeline) -> Schedule:
     lists = tuple(tuple(span.op for span in timeline.of_rank(rank)) for rank in range(len(timeline.rank_to_device)))
     parts = [part for ops in lists for op in ops for part in computes(op)]
     if not parts:
-        raise ScheduleError(f"{timeline.name}: got a Timeline without computations, expected some; try another run")
+        raise ScheduleError(
+            f"{timeline.name}: got a Timeline without computations, expected at least one; try another run"
+        )
     return Schedule(
         timeline.name,
         1 + max(part.stage for part in parts),

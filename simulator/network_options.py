@@ -28,19 +28,21 @@ class NetworkOptions:
     panel: ClassVar[str] = "Network"
     protocol: Annotated[
         Protocol,
-        Description("Start of a transfer: rendezvous, when both sides have posted; eager, when the sender has."),
+        Description(
+            "Start of a transfer: after both sides have posted (rendezvous), or after the sender has posted (eager)."
+        ),
     ] = "rendezvous"
-    sends: Annotated[Sends, Description("Return of a Send: posted, at once; blocking, after the message has left.")] = (
-        "posted"
-    )
+    sends: Annotated[
+        Sends, Description("Return of a Send: at once (posted), or after the message has left (blocking).")
+    ] = "posted"
     chunk_bytes: Annotated[
         int | None,
-        Description("Size of the pieces in which messages pass shared NICs: 64KiB (default: whole messages).", least=1),
+        Description("Size of the pieces of a message on shared NICs: 64KiB (default: whole messages).", least=1),
     ] = None
     slowdown: Annotated[
         float,
         Description(
-            "Ops beside a message or a reduction in flight take 1 + this times as long.",
+            "Slowdown x of ops beside a message or a reduction in flight, which take 1 + x times as long.",
             least=0.0,
             most=100.0,
         ),

@@ -211,7 +211,7 @@ def _of_agents(kind: str, going_on: str, rank: int) -> Fault:
             return Fault(going_on, told, lambda run: os.kill(run.launcher.pids[node], SIGNALS[name][0]), 1)
 
 
-GONE = "its process ended before its list did"
+GONE = "its process ended before the end of its op list"
 _SAID = {
     "kill": "was killed by signal 9",
     "raise": "a fault was injected here",

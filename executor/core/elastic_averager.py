@@ -259,7 +259,10 @@ class ElasticAverager:
             ExecutionError: Some update is missing.
         """
         if not self.is_complete():
-            raise ExecutionError("not all pipelines have given their updates; run their lists to the end")
+            raise ExecutionError(
+                "got a reference model without the updates of all pipelines, expected all updates; run all lists to "
+                "the end"
+            )
         return self._reference if self.is_first else ()
 
     def resident_bytes(self) -> int:
@@ -291,7 +294,10 @@ class ElasticAverager:
             ExecutionError: There was no Step since the last Average.
         """
         if not self._has_stepped:
-            raise ExecutionError(f"stage {self._stage} has not stepped since it was averaged; give it a Step before")
+            raise ExecutionError(
+                f"stage {self._stage} has not stepped since its last Average, expected a Step between two Averages; "
+                "add one"
+            )
         if not self._is_synchronous:
             return True  # or it had not been free to step
         if not self._has_given:

@@ -69,8 +69,8 @@ class StageSums:
         """
         if not self.tied:
             raise ExecutionError(
-                "got a sum of tied stages, expected a model whose stages share parameters; leave REDUCE_TIED out of "
-                "the lists"
+                "got a sum of tied stages without shared parameters, expected stages that share parameters; leave "
+                "REDUCE_TIED out of the lists"
             )
         held = [p if isinstance(p, nn.Parameter) else p.detach() for p in self.tied]
         return Bucket(held, self.num_replicas)

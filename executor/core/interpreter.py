@@ -316,14 +316,16 @@ def _finish_reduction(rank: Rank, op: Op, reduction: _Reduction) -> Iterator[Wai
 def _stage(rank: Rank, index: int) -> Stage:
     if index not in rank.stages:
         held = ", ".join(map(str, rank.stages)) or "none"
-        raise ExecutionError(f"stage {index} is not on this rank, which holds {held}")
+        raise ExecutionError(f"got an op of stage {index}, expected a stage of this rank ({held}); check the lists")
     return rank.stages[index]
 
 
 def _take_made(op: Send, values: dict[Message, Value]) -> Value:
     if op.message not in values:
         what = "activation" if op.message.payload is Payload.ACTIVATION else "gradient"
-        raise ExecutionError(f"{op}: there is no such {what} to send; it was not made yet, or was sent already")
+        raise ExecutionError(
+            f"{op}: got no such {what} to send, expected one that is computed and not yet sent; check the lists"
+        )
     return values.pop(op.message)
 
 
@@ -351,7 +353,7 @@ def check_finite(op: Compute, stage: Stage) -> Callable[[Value | None], None]:
             if not is_finite:
                 what = "NaN" if bool(torch.isnan(tensor).any()) else "infinity"
                 raise ExecutionError(
-                    f"got {what} in {name} of stage {op.stage}, the first of this run, expected finite numbers; try a "
+                    f"got the first {what} of this run in {name} of stage {op.stage}, expected finite numbers; try a "
                     "smaller lr, or another dtype"
                 )
 

@@ -84,8 +84,8 @@ def averagers(schedule: Schedule) -> Mapping[int, tuple[int, ...]]:
         if len(devices) > 1:
             raise ExecutionError(
                 f"{Average(stage)}: got its ranks {', '.join(map(str, ranks))} on devices "
-                f"{', '.join(map(str, devices))}, expected one: pipelines share the memory of their device; "
-                "put them on one"
+                f"{', '.join(map(str, devices))}, expected one device, whose memory the pipelines share; put these "
+                "ranks on one device"
             )
     return schedule.averagers
 

@@ -271,7 +271,9 @@ class ModuleStage(Stage):
                 self._step()
             case Average():
                 if self.averager is None:
-                    raise ExecutionError("this stage has no reference model to be averaged with; give it an averager")
+                    raise ExecutionError(
+                        "got an Average on a stage without a reference model, expected one; give the stage an averager"
+                    )
                 self.averager.average()
             case _:
                 assert_never(op)
@@ -293,7 +295,9 @@ class ModuleStage(Stage):
 
     def settle(self) -> None:
         if self.averager is not None and not self.averager.settle():
-            raise ExecutionError("not all pipelines are over yet; run their lists to the end")
+            raise ExecutionError(
+                "got a pipeline that has not finished, expected all to finish; run all lists to the end"
+            )
 
     def resident_bytes(self) -> int:
         parameters = list(self.module.parameters())
@@ -352,7 +356,10 @@ class ModuleStage(Stage):
         with torch.no_grad():
             output, y = self._run(op, x, target)
         if [tensor._version for tensor in tensors_of(x)] != before:  # noqa: SLF001
-            raise ExecutionError(f"{op}: the stage changed its input in place, which R needs; let it make a new tensor")
+            raise ExecutionError(
+                f"{op}: the stage changed its input in place, but R needs the original input; make a new tensor in the "
+                "stage"
+            )
         self._inputs[op.microbatch] = (x, target, self._states.after(states))
         if self._loss is None and isinstance(output, tuple):
             output = y = self._marked(x, output)
@@ -435,7 +442,9 @@ class ModuleStage(Stage):
 
 def _pop(left: dict[int, _Left], op: Compute, what: str) -> _Left:
     if op.microbatch not in left:
-        raise ExecutionError(f"{op}: got no {what} of this micro-batch, expected one before its {op.phase.value}")
+        raise ExecutionError(
+            f"{op}: got no {what} of this micro-batch, expected one before its {op.phase.value}; check the lists"
+        )
     return left.pop(op.microbatch)
 
 
@@ -462,8 +471,8 @@ def _require_value(op: Compute, output: object) -> Value:
     if isinstance(output, tuple):
         got += f" of {', '.join(type(part).__name__ for part in output)}"
     raise ExecutionError(
-        f"{op}: the stage returned {got}, expected a tensor, or a tuple of tensors and None; let its last layer return "
-        "one"
+        f"{op}: the stage returned {got}, expected a tensor, or a tuple of tensors and None; change the output of its "
+        "last layer"
     )
 
 

@@ -170,9 +170,9 @@ def _require_sums(
     if not {*tied} <= {*summed}:
         layer, name = ties_between(model, bounds)[0][0]
         raise ExecutionError(
-            f"model {model.name}: got stages {', '.join(map(str, tied))} that share parameters, as {name} of layer "
-            f"{layer}, with schedule {schedule.name}, expected steps that wait for the sum of their gradients; try "
-            "pipesched.schedules.transforms.with_tied_sum, or cut the model so that one stage has both"
+            f"model {model.name}: got stages {', '.join(map(str, tied))} that share parameters (first {name} of layer "
+            f"{layer}) with schedule {schedule.name}, expected steps that wait for the sum of their gradients; try "
+            "pipesched.schedules.transforms.with_tied_sum, or cut the model so that one stage has all of these layers"
         )
 
 
@@ -221,7 +221,7 @@ def _parameter(model: Model, module: nn.Module, place: tuple[int, str], first: i
     except AttributeError:
         raise ExecutionError(
             f"model {model.name}: ties: got {name} of layer {layer}, which has no such parameter, expected names as in "
-            "its named_parameters(); correct it"
+            "its named_parameters(); correct the name"
         ) from None
 
 
@@ -297,8 +297,8 @@ def _rule(schedule: Schedule, rank: int, stage: int, prediction: PredictionRule 
     rule = prediction or schedule.traits.prediction
     if rule is None:
         raise ExecutionError(
-            f"schedule {schedule.name}: got ops that look ahead, expected to be told how to predict; "
-            f"name a prediction, one of {', '.join(PredictionRule)}"
+            f"schedule {schedule.name}: got ops that look ahead, expected a rule for predicting weights; set "
+            f"`prediction` to one of {', '.join(PredictionRule)}"
         )
     return rule
 
@@ -353,7 +353,7 @@ def require_samples(model: Model, samples: Value, expected: int) -> None:
         if got != expected:
             raise ExecutionError(
                 f"model {model.name}: its batch has {got} samples in a tensor of {tuple(tensor.shape)}, expected "
-                f"{expected} in dimension 0 of each tensor; repeat for each sample what all of them share"
+                f"{expected} in dimension 0 of each tensor; repeat shared data for each sample"
             )
 
 
@@ -365,6 +365,6 @@ def check_fits(schedule: Schedule, num_stages: int, what: str) -> None:
     """
     if schedule.num_stages != num_stages:
         raise ExecutionError(
-            f"schedule {schedule.name} has {schedule.num_stages} stages, but {what} has {num_stages}; "
-            "cut it into as many stages"
+            f"schedule {schedule.name} has {schedule.num_stages} stages, but {what} has {num_stages}; cut the layers "
+            f"into {schedule.num_stages} stages"
         )

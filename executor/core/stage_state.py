@@ -59,7 +59,7 @@ def stage_state(stage: ModuleStage, first_layer: int) -> dict[str, Tensor]:
         ExecutionError: The stage is in the middle of a computation, or its layers keep state other than tensors.
     """
     if any(parameter.grad is not None for parameter in stage.parameters):
-        raise ExecutionError("got gradients that no Step has taken, expected none between two runs of the lists")
+        raise ExecutionError("got gradients that no Step has applied, expected none between two runs of the lists")
     weights = stage.module.state_dict().items()
     state: dict[str, object] = {f"weights.{shifted_name(name, first_layer)}": value for name, value in weights}
     if stage.optimizer is not None:
@@ -85,7 +85,9 @@ def shifted_name(name: str, by: int) -> str:
 
 def _copied(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
-        raise ExecutionError(f"{name}: got {type(value).__name__}, expected a tensor, which a file can hold")
+        raise ExecutionError(
+            f"{name}: got {type(value).__name__}, expected a tensor, the only kind of value in such a file"
+        )
     return value.detach().to("cpu", copy=True).contiguous()
 
 
@@ -193,7 +195,7 @@ def _require_expected(state: Mapping[str, Tensor], expected: Mapping[str, _Expec
     for name, tensor in state.items():
         if name not in expected:
             missed = next((other for other in expected if other not in state), None)
-            advice = f", as {missed} is not there" if missed else ""
+            advice = f"; the state lacks {missed}: is the name misspelled?" if missed else ""
             raise StateError(name, f"got a tensor of this name, expected none{advice}")
         right = expected[name].tensor
         if (tensor.shape, tensor.dtype) != (right.shape, right.dtype):

@@ -201,8 +201,8 @@ def green_pointers(index: int, num_shares: int, load: Callable[[str], Any] = imp
         driver = load("cuda.bindings.driver")
     except ImportError as error:
         raise ExecutionError(
-            f"green contexts: got no CUDA driver for Python ({error}), expected the package cuda-bindings; install it, "
-            "or leave them out"
+            f"green contexts: got no CUDA driver for Python ({error}), expected the package cuda-bindings; install the "
+            "package, or leave green contexts out"
         ) from None
     try:
         gpu = _value(driver.cuDeviceGet(index))
@@ -216,7 +216,7 @@ def green_pointers(index: int, num_shares: int, load: Callable[[str], Any] = imp
             pointers.append(int(_value(driver.cuGreenCtxStreamCreate(context, flags, 0))))
     except (AttributeError, RuntimeError) as error:  # of the bindings, where the driver lacks a function
         raise ExecutionError(
-            f"green contexts: got a driver without them ({error}), expected CUDA 12.4; leave them out"
+            f"green contexts: got a driver without them ({error}), expected CUDA 12.4; leave green contexts out"
         ) from None
     return pointers
 
@@ -229,8 +229,8 @@ def _equal_parts(driver: Any, whole: Any, num_shares: int) -> list[Any]:
         if count == num_shares:
             return list(parts)
     raise ExecutionError(
-        f"green contexts: got {num_shares} ranks on a GPU of {num_sms} SMs, expected {_SM_STEP} SMs for each; "
-        "leave them out"
+        f"green contexts: got {num_shares} ranks on a GPU of {num_sms} SMs, expected {_SM_STEP} SMs for each; leave "
+        "green contexts out"
     )
 
 
@@ -244,6 +244,7 @@ def _values(answer: tuple[Any, ...]) -> tuple[Any, ...]:
     code, *values = answer
     if int(code):
         raise ExecutionError(
-            f"green contexts: got error {int(code)} of the CUDA driver ({code.name}), expected none; leave them out"
+            f"green contexts: got error {int(code)} of the CUDA driver ({code.name}), expected none; leave green "
+            "contexts out"
         )
     return tuple(values)

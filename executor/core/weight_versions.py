@@ -135,7 +135,7 @@ class Weights:
         use = self._next
         if use is None or use.op != op:
             expected = "no more op of this stage" if use is None else str(use.op)
-            raise ExecutionError(f"{op} came, expected {expected}; run the stage's list in its order")
+            raise ExecutionError(f"{op} came, expected {expected}; run the ops of the stage in the order of its list")
         return use.agreement is Agreement.SAME and use.staleness == 0 and not looks_ahead(op)
 
     def _advance(self) -> None:
@@ -154,11 +154,14 @@ class Weights:
             yield self._storages if op.version == self.version else self._stash[op.version]
             return
         if self.predictor is None:
-            raise ExecutionError(f"{op} looks ahead, but no prediction was prepared; name a rule of prediction")
+            raise ExecutionError(
+                f"{op}: got an op that looks ahead without a prediction, expected a rule for predicting weights; set "
+                "`prediction`"
+            )
         if op.version != self.version:
             raise ExecutionError(
-                f"{op} is to be predicted from version {op.version}, but only the newest one can be, "
-                f"version {self.version}; check the schedule"
+                f"{op}: got a prediction from version {op.version}, expected one from the newest version, "
+                f"{self.version}; check the schedule"
             )
         copies = self._copies()
         moved: dict[Tensor, Tensor] = {p: self._seen_in(copies, p) for p in self._parameters}
@@ -172,7 +175,7 @@ class Weights:
 
     def _missing(self, op: Compute) -> ExecutionError:
         return ExecutionError(
-            f"{op}: version {op.version} of the weights is not there; the stage holds "
+            f"{op}: version {op.version} of the weights is missing; the stage has only "
             f"{', '.join(map(str, self.live_versions))}"
         )
 

@@ -68,7 +68,13 @@ def load_whole_state(
         first = state[given[0]]
         for name in given[1:]:
             if not torch.equal(state[name], first):
-                raise StateError(name, f"got other numbers than in {shown(given[0])}, expected one tensor; untie them")
+                raise StateError(
+                    name,
+                    (
+                        f"got other numbers than in {shown(given[0])}, expected equal numbers, as the model "
+                        "ties the two; untie them"
+                    ),
+                )
         for tensor in held[own]:
             if tensor.shape != first.shape:
                 raise StateError(given[0], f"got {tensor_form(first)}, expected {tensor_form(tensor)}")
@@ -81,7 +87,9 @@ def _tensors_of(model: Model, bounds: _Bounds, stages: Mapping[int, nn.Module]) 
     for number, module in stages.items():
         for name, tensor in module.state_dict().items():
             if not isinstance(tensor, Tensor):
-                raise ExecutionError(f"{name}: got {type(tensor).__name__}, expected a tensor, which a file can hold")
+                raise ExecutionError(
+                    f"{name}: got {type(tensor).__name__}, expected a tensor, the only kind of value in such a file"
+                )
             held[_in_model(model, shifted_name(name, bounds[number][0]))].append(tensor)
     return held
 
@@ -120,7 +128,7 @@ def _require_known(
             is_known = name in held if number in own else number is not None and number < len(model.layers)
         if not is_known:
             missing = next((other for other in held if other not in state), None)
-            hint = "" if missing is None else f", as {shown(missing)} is not there"
+            hint = "" if missing is None else f"; the state lacks {shown(missing)}: is the name misspelled?"
             raise StateError(name, f"got a tensor of this name, expected none{hint}")
 
 

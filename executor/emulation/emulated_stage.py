@@ -120,8 +120,8 @@ def emulated_stages(
     """
     if costs.overlap:
         raise ExecutionError(
-            f"the costs ({costs.origin}) say overlap {costs.overlap:g}, expected 0 to emulate them: the two ops of an "
-            "Overlap run one after the other, as in PyTorch's runtime"
+            f"costs ({costs.origin}): got overlap {costs.overlap:g}, expected 0 for emulation, which runs the two ops "
+            "of an Overlap one after the other; set overlap to 0"
         )
     keeping = stashing_steps(ops)
     return {

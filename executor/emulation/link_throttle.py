@@ -127,8 +127,8 @@ class ThrottledRoutes:
     def _require_possible(self, takes_s: float) -> None:
         if not takes_s <= LONGEST_S:
             raise ExecutionError(
-                f"cluster ({self._cluster.origin}): got links that take {takes_s:.3g} s, expected at most a week "
-                f"({LONGEST_S:g}); try shorter latencies, or more bandwidth"
+                f"cluster ({self._cluster.origin}): got links on which messages take {takes_s:.3g} s, expected at most "
+                f"a week ({LONGEST_S:g}); try shorter latencies, or more bandwidth"
             )
 
     def _between(self, source: int, target: int) -> Iterator[int]:
@@ -155,7 +155,7 @@ def require_emulable(schedule: Schedule, cluster: Cluster) -> None:
     if len(set(devices)) < len(devices):
         raise ExecutionError(
             f"cluster: got schedule {schedule.name} with several ranks on a device, expected one on each: emulated "
-            "ranks do not share; try it without a cluster"
+            "ranks do not share devices; leave the cluster out"
         )
     if max(devices, default=-1) >= len(cluster.devices):
         raise ExecutionError(

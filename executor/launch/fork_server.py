@@ -162,7 +162,7 @@ class Server:
         if self._loader is not None and not self._is_loading and not self._is_alone:
             self._loader.join()
             if self._work is None:
-                raise RuntimeError("what the work needs could not be loaded")
+                raise RuntimeError("the modules of the job could not be loaded")
             _await_end(self._loader)
             self._is_alone = True
         return not self._is_loading

@@ -138,7 +138,7 @@ def require_there(faults: Sequence[InjectedFault], lists: Schedule, num_microbat
     for fault in faults:
         beyond = [rank for rank in (fault.rank, fault.peer) if rank is not None and rank >= lists.num_ranks]
         if beyond:
-            raise ExecutionError(f"inject: got rank {beyond[0]}, expected one below {lists.num_ranks}; {_HINT}")
+            raise ExecutionError(f"inject: got rank {beyond[0]}, expected a rank below {lists.num_ranks}; {_HINT}")
         if fault.peer is not None and (fault.rank, fault.peer) not in channels(lists):
             raise ExecutionError(
                 f"inject: got link {fault.rank}-{fault.peer}, expected two ranks that send each other messages; {_HINT}"
@@ -147,19 +147,20 @@ def require_there(faults: Sequence[InjectedFault], lists: Schedule, num_microbat
             continue
         if fault.times_before >= num_times:
             raise ExecutionError(
-                f"inject: got run or step {fault.times_before}, expected one below {num_times}; they are counted from 0"
+                f"inject: got run or step {fault.times_before}, expected a number below {num_times}; runs and steps "
+                "are counted from 0"
             )
         ops = lists_of(lists, {fault.rank})[fault.rank]
         names = {named_in_step(op, num_microbatches): isinstance(op, Compute | Overlap) for op in ops}
         if fault.op not in names:
             raise ExecutionError(
-                f"inject: got op {shown(fault.op)}, expected one of rank {fault.rank}, as "
-                f"{', '.join([*names][:3])}; try one of them"
+                f"inject: got op {shown(fault.op)}, expected an op of rank {fault.rank}, as {', '.join([*names][:3])}; "
+                "try one of them"
             )
         if fault.kind == "nan" and not names[fault.op]:
             raise ExecutionError(
-                f"inject: got nan at {fault.op}, expected an op that computes something from which others go on, as "
-                f"{next(name for name, computes in names.items() if computes)}; try that"
+                f"inject: got nan at {fault.op}, expected an op whose result other ops need, as "
+                f"{next(name for name, computes in names.items() if computes)}; try this op"
             )
 
 

@@ -53,8 +53,8 @@ def shared_file(num_bytes: int | None, source: int | None, what: str) -> Iterato
         host, path = told[source]
         if host != socket.gethostname():
             raise ExecutionError(
-                f"{what}: got its ranks {source} and {dist.get_rank()} on different machines, expected one: they share "
-                "its memory; order the hosts so that they are together"
+                f"{what}: got its ranks {source} and {dist.get_rank()} on different machines, expected one machine, "
+                "whose memory they share; order the hosts so that these ranks are on one machine"
             )
         yield Path(path)
 
@@ -117,8 +117,8 @@ def scripts_group(groups: Groups, rank: int) -> Iterator[None]:
         )
     if rank != dist.get_rank():
         raise ExecutionError(
-            f"torch.distributed: got a default group in which rank {rank} of the schedule is {dist.get_rank()}, "
-            "expected equal numbers; let pipesched make the group"
+            f"torch.distributed: got a default group in which rank {rank} of the schedule has rank {dist.get_rank()} "
+            "in the group, expected equal ranks; let pipesched make the group"
         )
     is_over = False
     try:
@@ -160,8 +160,8 @@ def among_ourselves(rank: int) -> Iterator[None]:
     others = strangers(known)
     if others:
         raise RankFailed(
-            f"rank {rank}: user {others[0]} of this machine has connected in place of another rank; nothing that came "
-            "from there was used"
+            f"rank {rank}: user {others[0]} of this machine has connected in place of another rank; no data of this "
+            "connection was used"
         )
 
 
@@ -200,7 +200,7 @@ def require_agreement(digests: Mapping[str, str], store: Store, process: int, si
     texts = everyones("digests", json.dumps(digests), store, process, size)
     faults = "; ".join(_faults([json.loads(text) for text in texts]))
     if faults:
-        raise ExecutionError(f"{faults}; expected the same in every process")
+        raise ExecutionError(f"{faults}; expected the same values in every process")
 
 
 def _faults(digests: list[dict[str, str]]) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _faults(digests: list[dict[str, str]]) -> Iterator[str]:
     for number, other in enumerate(digests):
         names = [name for name in sorted({**first, **other}) if first.get(name) != other.get(name)]
         if names:
-            yield f"{', '.join(names)}: process {number} got something else than process 0"
+            yield f"{', '.join(names)}: process {number} got another value than process 0"
 
 
 def everyones(name: str, text: str, store: Store, process: int, size: int) -> list[str]:

@@ -125,8 +125,8 @@ class RankContext:
         """
         if compression is not None and self.place.backend == "nccl":
             raise ExecutionError(
-                f"compression: got {compression} over nccl, expected gloo: what a message holds could be known only by "
-                "waiting for the device; try backend gloo"
+                f"compression: got {compression} over nccl, expected gloo, because the size of a compressed message is "
+                "known only after a wait for the device; try backend gloo"
             )
         lists = lists_of(schedule, {self.rank, *(sender for sender, to in channels(schedule) if to == self.rank)})
         transport = self._transport(schedule, lists, shapes, compression, tag)
@@ -218,7 +218,8 @@ def met(
         process, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size != schedule.num_ranks:
         raise ExecutionError(
-            f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
+            f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started; start a "
+            "process for each rank"
         )
     rank = ranks_of_processes(schedule.rank_to_device)[process]
     near = Neighbours.of(schedule.rank_to_device, process)

@@ -86,7 +86,10 @@ def gpu_places(views: Sequence[GpuView], devices: Sequence[int], backend: Backen
     lacking = [process for process, view in enumerate(views) if not view.has_nccl]
     shared = [processes for processes in holders.values() if len(processes) > 1]
     if backend == "nccl" and lacking:
-        raise ExecutionError(f"backend nccl: got a PyTorch without NCCL in process {lacking[0]}; try backend gloo")
+        raise ExecutionError(
+            f"backend nccl: got a PyTorch without NCCL in process {lacking[0]}, expected one with NCCL; try backend "
+            "gloo"
+        )
     if backend == "nccl" and shared:
         raise ExecutionError(_shared_fault(views, shared[0]))
     carrier = "gloo" if backend == "gloo" or lacking or shared else "nccl"
@@ -163,7 +166,7 @@ def placed(device: DeviceKind, backend: Backend, near: Neighbours, store: Store)
     """
     if device == "cpu":
         if backend == "nccl":
-            raise ExecutionError("backend nccl needs device cuda; use gloo on CPUs")
+            raise ExecutionError("backend: got nccl without device cuda, expected both; use gloo on CPUs")
         num_busy = min(near.num_devices, num_cores())
         is_first = near.devices.index(near.devices[near.process]) == near.process
         return RankDevice(torch.device("cpu"), "gloo", num_busy, near.index < num_busy and is_first)

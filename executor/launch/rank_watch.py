@@ -178,7 +178,7 @@ class RankWatch:
         """Return the reason with the rank of a process, or the number of the process while the job is read."""
         run = self._status.run
         if run is None:
-            return f"process {process} failed before it had read its job: {reason}"
+            return f"process {process} failed before reading its job: {reason}"
         return str(failed(run.ranks[process], op, reason))
 
     def _named_here(self, reason: str) -> str:

@@ -179,7 +179,7 @@ class RunSpec(RunSettings, FaultSettings):
         if fault is not None:
             yield f"bounds: {fault}"
         if self.model is None and not self.is_emulated:
-            yield "model: got none, expected one, or costs to emulate"
+            yield "model: got none, expected a model, or costs to emulate"
         if self.is_emulated and self.transport == "streams":
             yield "transport: got streams with costs to emulate, expected processes: emulated stages block the host"
         elif (contradiction := stream_fault(self)) is not None:
@@ -211,7 +211,10 @@ class RunSpec(RunSettings, FaultSettings):
             if self.job.checkpoints is not None:
                 yield from _count_faults(self.job.checkpoints, every=(1, _MOST), keep=(1, _MOST))
                 if self.job.advance is not None:
-                    yield "advance: got auto with checkpoints, expected none: what it measures cannot be repeated"
+                    yield (
+                        "advance: got auto with checkpoints, expected no advance: a restart cannot repeat the "
+                        "measurements of auto"
+                    )
             advance, schedule_spec = self.job.advance, self.job.schedule_spec
             if advance is not None and not schedule_spec.takes("advance"):
                 yield f"advance: got {advance} for {schedule_spec.name or 'lists'}, expected none; try avgpipe"
@@ -220,15 +223,21 @@ class RunSpec(RunSettings, FaultSettings):
         yield from _count_faults(self.job, microbatch_size=(1, _MOST))
         if self.job.emulate is None:
             if self.job.cluster is not None:
-                yield "cluster: got one without emulate, expected none: the messages of a model are real"
+                yield (
+                    "cluster: got a cluster without costs to emulate, expected no cluster: the messages of a model are "
+                    "real"
+                )
             return
         yield from _cost_faults(self.job.emulate)
         if self.device == "cuda":
             yield "device: got cuda with costs to emulate, expected cpu: emulated stages compute nothing"
         if self.compression is not None:
-            yield "compression: got half with costs to emulate, expected none: the costs say what is compressed"
+            yield "compression: got half with costs to emulate, expected none: the costs already state the compression"
         if self.averaging != "asynchronous":
-            yield "averaging: got synchronous with costs to emulate, expected none: emulated stages have no reference"
+            yield (
+                "averaging: got synchronous with costs to emulate, expected no such setting: emulated stages have no "
+                "reference model"
+            )
 
 
 def _count_faults(part: RunSpec | Job | CheckpointSettings, **limits: tuple[int, int]) -> Iterator[str]:
@@ -247,7 +256,10 @@ def _cost_faults(costs: StageCosts) -> Iterator[str]:
             most = LONGEST_S if field.name.endswith("_s") else 2**63 - 1
             value = getattr(stage, field.name)
             if value is not None and not 0 <= value <= most:
-                yield f"emulate.stages.{index}.{field.name}: got {shown(value)}, expected 0 to {most:.7g}; try less"
+                yield (
+                    f"emulate.stages.{index}.{field.name}: got {shown(value)}, expected 0 to {most:.7g}; try a smaller "
+                    "number"
+                )
     rate = None if costs.compression is None else costs.compression.convert_bytes_per_s
     if rate is not None and not rate > 0:
         yield f"emulate.compression.convert_bytes_per_s: got {rate:g}, expected more than 0"

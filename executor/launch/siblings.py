@@ -13,7 +13,7 @@ from pipesched.executor.launch.standstill import StackFile
 from pipesched.profiles.processes import exit_code_of
 from pipesched.schedules.ops import Op
 
-ENDED = "its process ended before its list did"
+ENDED = "its process ended before the end of its op list"
 """The end of a process whose exit code is unknown."""
 
 
@@ -88,7 +88,7 @@ class Sibling:
             return ENDED
         if code < 0:
             return f"the process was killed by signal {-code}"
-        return f"the process ended with exit code {code} before its list did"
+        return f"the process ended with exit code {code} before the end of its op list"
 
     def kill(self) -> None:
         """End the process, unless it has ended."""

@@ -27,7 +27,7 @@ _NO_WAIT_S = 10.0
 """Extra time without any move while no rank waits: an op may be slow [s]."""
 _LONGEST_LOOK_S = 0.5
 """Time limit for the search of lost messages in op lists; messages not checked by then count as not lost [s]."""
-ADVICE = "where an op takes that long, try a longer timeout"
+ADVICE = "if an op takes this long, try a longer timeout"
 
 
 @final
@@ -169,11 +169,14 @@ def standstill(states: Mapping[int, RankState], lost: Mapping[int, Message] | No
         circle = ", ".join(_wait(state) for state in path[:_SHOWN_RANKS])
         return failed(path[0].rank, path[0].op, f"the ranks wait for each other in a circle: {circle}")
     if last.ending is not None:
-        what = f"{last.ending} before its list did"
+        what = f"{last.ending} before the end of its op list"
     elif last.is_stopped:
         what = f"its process is stopped by a signal, and has stood still for {last.at_op_s:.1f} s"
     elif last.silent_s:
-        what = f"nothing has been heard of its process for {last.silent_s:.1f} s: it is stopped, hangs or is cut off"
+        what = (
+            f"nothing has been heard of its process for {last.silent_s:.1f} s: the process is stopped, hangs or is cut "
+            "off"
+        )
     elif last.whom == ITS_CHECKPOINT:
         what = f"its checkpoint has not been written in {last.waits_s:.1f} s"
     else:
@@ -192,7 +195,7 @@ def _link_failed(states: Mapping[int, RankState], lost: Mapping[int, Message]) -
     what = f"the {message.payload.name.lower()} {message.microbatch} of stage {message.stage}"
     waits = [_wait(other) for other in states.values() if other.is_waiting and other.rank != state.rank][:_SHOWN_RANKS]
     told = f"it has waited {state.waits_s:.1f} s for {what}, which rank {state.whom} has sent: the link between "
-    told += "them does not deliver, or not in time"
+    told += "them does not deliver in time"
     return failed(state.rank, state.op, "; ".join([told, *([", ".join(waits)] if waits else [])]))
 
 

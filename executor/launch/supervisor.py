@@ -238,8 +238,8 @@ def _require_few(num_processes: int) -> None:
     cores = num_cores()
     if num_processes > _MOST_PER_CORE * cores:
         raise ExecutionError(
-            f"ranks: got {num_processes}, a process each, expected at most {_MOST_PER_CORE * cores} on this machine of "
-            f"{cores} cores; use fewer ranks, or torchrun on several machines"
+            f"ranks: got {num_processes}, each in its own process, expected at most {_MOST_PER_CORE * cores} on this "
+            f"machine of {cores} cores; use fewer ranks, or torchrun on several machines"
         )
 
 

@@ -57,7 +57,7 @@ def _require_equal(model: Model, own: Mapping[str, str]) -> None:
         own,
         lambda name, rank, first: (
             f"model {model.name}: rank {rank} has built other {name} than rank {first}, expected the same in every "
-            "process; let the factory depend on no rank and no time, and draw weights from torch's default generator"
+            "process; make the factory independent of rank and time, and draw weights from torch's default generator"
         ),
     )
 

@@ -22,7 +22,7 @@ def lists_of_batch(schedule: Schedule) -> Schedule:
     if runs_without_flush(schedule) or schedule.averagers:
         kind = "averages pipelines" if schedule.averagers else "steps while micro-batches are in flight"
         raise ExecutionError(
-            f"schedule {schedule.name}: got one that {kind}, expected a flush at every step; try 1f1b, or "
+            f"schedule {schedule.name}: got a schedule that {kind}, expected a flush at every step; try 1f1b, or "
             "pipesched.train(), which runs all schedules"
         )
     lowered = lower(schedule.held())
@@ -30,7 +30,7 @@ def lists_of_batch(schedule: Schedule) -> Schedule:
         for stage in lowered.stages_on(rank):
             if not _steps_once(lowered.lists[rank], stage):
                 raise ExecutionError(
-                    f"schedule {schedule.name}: got stage {stage} on rank {rank} without exactly one Step behind its "
+                    f"schedule {schedule.name}: got stage {stage} on rank {rank} without exactly one Step after its "
                     "backwards, expected the lists of one batch; give each stage one Step"
                 )
     return lowered

@@ -91,8 +91,8 @@ class LossMail:
                 work.wait(self._timeout)
             if (number := int(numbers[2])) != turn:
                 raise ExecutionError(
-                    f"rank {self._rank}: got call {turn} here and call {number} on rank {sender}, expected the same "
-                    "calls in the same order in every process"
+                    f"rank {self._rank}: got call {turn} on this rank and call {number} on rank {sender}, expected the "
+                    "same calls in the same order in every process"
                 )
             parts.append(numbers)
         return sum(float(part[0]) for part in parts), _DTYPES[int(parts[0][1])]

@@ -74,7 +74,7 @@ def launch_training(
             try:
                 spec, steps = going_on(spec)
             except ExecutionError as damage:
-                raise RankFailed(f"{error}; it cannot start again: {damage}") from error
+                raise RankFailed(f"{error}; the training cannot start again: {damage}") from error
             on_restart(error, steps)
 
 

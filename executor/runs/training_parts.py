@@ -120,8 +120,8 @@ class TrainingParts:
         every, flush_steps = settings.every, self.run.flush_steps or 1
         if every % flush_steps:
             raise ExecutionError(
-                f"every: got {every} steps, expected a multiple of the {flush_steps} of the lists of {self.run.name}; "
-                f"try {every - every % flush_steps or flush_steps}"
+                f"every: got {every} steps, expected a multiple of {flush_steps}, the steps in the lists of "
+                f"{self.run.name}; try {every - every % flush_steps or flush_steps}"
             )
         self._start = None if settings.start is None else Path(settings.start)
         require_no_checkpoints(Path(settings.folder), self._start)
@@ -132,8 +132,8 @@ class TrainingParts:
         self._is_dealt = require_same_run(self._start, self._index, run, is_synchronous=self._is_synchronous)
         if self._index.steps > self.num_steps:
             raise ExecutionError(
-                f"{self._start}: got a checkpoint after {self._index.steps} steps, expected at most the "
-                f"{self.num_steps} of the run; try more steps"
+                f"{self._start}: got a checkpoint after {self._index.steps} steps, expected at most {self.num_steps}, "
+                "the steps of the run; try more steps"
             )
         with self._advising():
             self.scores = read_scores(self._start, self._index)
@@ -280,7 +280,7 @@ class TrainingParts:
             yield
         except ExecutionError as error:
             good = last_good(self._start, fits)
-            advice = f"{NO_OTHER}; try the model that it was made with" if good is None else resume_advice(good)
+            advice = f"{NO_OTHER}; try the model of the checkpoint" if good is None else resume_advice(good)
             raise ExecutionError(f"{error}; {advice}") from error
 
     @property

@@ -83,8 +83,8 @@ def make_feeds(
     if batch_size % microbatches_per_step:
         below = batch_size - batch_size % microbatches_per_step
         raise ExecutionError(
-            f"batch size: got {batch_size} samples for {microbatches_per_step} micro-batches, expected a multiple; "
-            f"try {below or microbatches_per_step}"
+            f"batch size: got {batch_size} samples for {microbatches_per_step} micro-batches, expected a multiple of "
+            f"{microbatches_per_step}; try {below or microbatches_per_step}"
         )
 
     @lru_cache(1)  # readers of both read them for one step

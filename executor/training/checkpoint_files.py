@@ -105,8 +105,8 @@ def _files_with(checkpoint: Path, index: CheckpointIndex, layers: range) -> list
     ends = list(accumulate(map(int, index.run.partition.split(","))))
     if sorted(files) != [*range(len(ends))] or ends[-1] < layers.stop:
         raise ExecutionError(
-            f"{checkpoint / INDEX}: run.partition: got {shown(index.run.partition)}, expected the layers of each "
-            f"of the {len(files)} stages whose files are there, and {layers.stop} or more in all; it is damaged"
+            f"{checkpoint / INDEX}: run.partition: got {shown(index.run.partition)}, expected {len(files)} stages, one "
+            f"for each file of weights, with {layers.stop} layers or more in all; the checkpoint is damaged"
         )
     held = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
     return [files[stage] for stage, own in enumerate(held) if own.start < layers.stop and layers.start < own.stop]
@@ -132,8 +132,8 @@ def read_scores(checkpoint: Path, index: CheckpointIndex) -> ScoreTable:
     table = _loaded(checkpoint, index, LOSSES).get("scores")
     if table is None or table.shape != (index.steps, 2) or table.dtype != float64:
         raise ExecutionError(
-            f"{checkpoint / LOSSES}: got other tensors than it should have, expected 'scores', float64 of shape "
-            f"{(index.steps, 2)}; it is damaged"
+            f"{checkpoint / LOSSES}: got other tensors, expected 'scores', float64 of shape {(index.steps, 2)}; the "
+            "checkpoint is damaged"
         )
     return ScoreTable(table.flatten().tolist())
 
@@ -146,7 +146,9 @@ def _loaded(checkpoint: Path, index: CheckpointIndex, name: str) -> dict[str, Te
     try:
         return load(read_file(checkpoint, index, name))
     except SafetensorError as error:
-        raise ExecutionError(f"{checkpoint / name}: got {error}, expected safetensors; it is damaged") from error
+        raise ExecutionError(
+            f"{checkpoint / name}: got {error}, expected safetensors; the checkpoint is damaged"
+        ) from error
 
 
 @final

@@ -166,7 +166,7 @@ def index_from_json(text: str, origin: str) -> CheckpointIndex:
     Raises:
         ProfileError: The text is no index; lists the faults.
     """
-    return parse_record(CheckpointIndex, text, origin, "it is damaged")
+    return parse_record(CheckpointIndex, text, origin, "the checkpoint is damaged")
 
 
 def write_lasting(path: Path, data: bytes) -> FileDigest:
@@ -195,18 +195,19 @@ def read_index(checkpoint: Path) -> CheckpointIndex:
         raise ExecutionError(str(error)) from None
     if not index.digest:
         raise ExecutionError(
-            f"{checkpoint / INDEX}: digest: got none, expected that of the rest; an earlier version of pipesched has "
-            "written it: try to go on with that one, or begin anew"
+            f"{checkpoint / INDEX}: digest: got none, expected the digest of the other fields; an earlier version of "
+            "pipesched wrote this checkpoint: continue with that version, or start again"
         )
     if index.digest != _digest(index):
         raise ExecutionError(
-            f"{checkpoint / INDEX}: digest: got {shown(index.digest)}, expected that of the rest; it is damaged"
+            f"{checkpoint / INDEX}: digest: got {shown(index.digest)}, expected the digest of the other fields; the "
+            "checkpoint is damaged"
         )
     name = STEPS.fullmatch(checkpoint.name)
     if name is not None and int(name[1]) != index.steps:
         raise ExecutionError(
-            f"{checkpoint / INDEX}: steps: got {index.steps}, expected {int(name[1])}, as its folder is named; "
-            "it is damaged"
+            f"{checkpoint / INDEX}: steps: got {index.steps}, expected {int(name[1])}, as in the name of its folder; "
+            "the checkpoint is damaged"
         )
     return index
 
@@ -219,22 +220,28 @@ def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
     """
     digest, path = index.files.get(name), checkpoint / name
     if digest is None:
-        raise ExecutionError(f"{path}: got no such file of a checkpoint, expected one; it is damaged")
+        raise ExecutionError(
+            f"{path}: got no digest of this file in the index, expected one; the checkpoint is damaged"
+        )
     if not path.is_file():
-        raise ExecutionError(f"{path}: got no file, expected one of {digest.num_bytes} bytes: it is damaged")
+        raise ExecutionError(
+            f"{path}: got no file, expected one of {digest.num_bytes} bytes; the checkpoint is damaged"
+        )
     room = room_bytes()
     if digest.num_bytes > room:
         raise ExecutionError(
-            f"{path}: got {digest.num_bytes} bytes, expected at most the {room} for which there is memory; "
-            "go on where there is more"
+            f"{path}: got {digest.num_bytes} bytes, expected at most {room}, the free memory; continue on a machine "
+            "with more memory"
         )
     try:
         data = read_bytes(path, digest.num_bytes)
     except ScheduleError as error:
-        raise ExecutionError(f"{error}: it is damaged") from None
+        raise ExecutionError(f"{error}; the checkpoint is damaged") from None
     got = hashlib.sha256(data).hexdigest()
     if got != digest.sha256:
-        raise ExecutionError(f"{path}: got SHA-256 {got[:12]}, expected {digest.sha256[:12]}: it is damaged")
+        raise ExecutionError(
+            f"{path}: got SHA-256 {got[:12]}, expected {digest.sha256[:12]}; the checkpoint is damaged"
+        )
     return data
 
 
@@ -255,8 +262,8 @@ def require_same_run(checkpoint: Path, index: CheckpointIndex, run: RunIdentity,
     if not names or (is_dealt and is_synchronous and index.is_synchronous):
         return is_dealt
     faults = [f"{name} {shown(its[name])}, not {shown(own[name])}" for name in names]
-    reason = ", as weights are only dealt anew where schedules step after a flush, and train one model"
+    reason = "; weights move to other stages only between schedules with a flush that train one model"
     raise ExecutionError(
-        f"{checkpoint}: got a checkpoint of another run, of {one_line(faults)}, expected one of this run"
-        f"{reason if is_dealt else ''}; try the arguments that it was made with"
+        f"{checkpoint}: got a checkpoint of another run ({one_line(faults)}), expected one of this "
+        f"run{reason if is_dealt else ''}; try the arguments of that run"
     )

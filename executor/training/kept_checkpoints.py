@@ -12,7 +12,7 @@ from pathlib import Path
 from pipesched.executor import ExecutionError
 from pipesched.executor.training.checkpoint_index import INDEX, STEPS, CheckpointIndex, read_file, read_index
 
-NO_OTHER = "no other is whole"
+NO_OTHER = "no other checkpoint is intact"
 """Part of the message about a damaged checkpoint if there is no other one."""
 _OURS = re.compile(r"\.?([a-z0-9-]+\.safetensors|index\.json)(\.[0-9a-f]{8}\.tmp)?")
 """Names of files that may be removed: files of a checkpoint, also under their temporary names."""
@@ -29,7 +29,7 @@ def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
     if newest is None:
         name = " ".join(str(path).splitlines())
         raise ExecutionError(
-            f"{name}: got no checkpoint in it, expected one; try the folder that was given as `checkpoint`"
+            f"{name}: got a folder without a checkpoint, expected one; try the folder that was given as `checkpoint`"
         )
     try:
         return newest, _required(newest)
@@ -56,7 +56,7 @@ def last_good(damaged: Path, fits: Callable[[Path], bool] = lambda checkpoint: T
 
 def resume_advice(good: Path) -> str:
     """Return the advice to resume from another checkpoint."""
-    return f"the last good one is {good}; try `resume={good}`"
+    return f"the last intact checkpoint is {good}; try `resume={good}`"
 
 
 def _required(checkpoint: Path) -> CheckpointIndex:
@@ -97,8 +97,8 @@ def require_no_checkpoints(folder: Path, start: Path | None) -> None:
         return
     if has_checkpoints(folder):
         raise ExecutionError(
-            f"checkpoint: got {folder}, which has checkpoints, expected a folder without; try `resume={folder}` to go "
-            "on from the last, or another folder"
+            f"checkpoint: got {folder}, which has checkpoints, expected a folder without; try `resume={folder}` to "
+            "continue from the newest, or another folder"
         )
 
 
@@ -121,7 +121,7 @@ def clear_after(folder: Path, steps: int) -> None:
 
 def _not_made(folder: Path, error: OSError) -> ExecutionError:
     return ExecutionError(
-        f"checkpoint: got {str(folder)!r} ({error.strerror}), expected a folder that can be made; try another"
+        f"checkpoint: got {str(folder)!r} ({error.strerror}), expected a folder that can be created; try another folder"
     )
 
 

@@ -236,7 +236,7 @@ def _try(index: int, stage: ModuleStage, x: Value) -> object:
         got = tuple(x.shape) if isinstance(x, Tensor) else described(x)
         raise ExecutionError(
             f"stage {index}: got {type(error).__name__} ({message}){users_place(error)} for an input of {got}, "
-            "expected it to run; mend the model"
+            "expected an output; correct the model"
         ) from error
 
 
@@ -251,7 +251,7 @@ def _shape_of(index: int, y: object) -> BoundaryShape:
         is_absent = part is None and isinstance(y, tuple)
         if not (is_absent or (isinstance(part, Tensor) and part.dtype in _DTYPES)):
             raise ExecutionError(
-                f"stage {index} gives {described(y)}, expected a tensor or a tuple of tensors, of floating-point, "
+                f"stage {index} returns {described(y)}, expected a tensor or a tuple of tensors, of floating-point, "
                 "integer or bool type; cut the model elsewhere"
             )
     assert is_value(y), "as just checked"

@@ -162,8 +162,8 @@ class ChannelEnds(Transport):
         shape = self._shape_of(op.message)
         if not shape.fits(value):
             raise ExecutionError(
-                f"{op}: got {described(value)}, expected {shape}, as the stage gave it before the run; its shape must "
-                "not change"
+                f"{op}: got {described(value)}, expected {shape}, the shape before the run; keep the shape of each "
+                "output constant"
             )
         _, number = self._meetings.send(self._rank, op.peer)
         self._under_way[op.peer].append(self._isend_parts(shape, value, op.peer, number))
@@ -180,7 +180,7 @@ class ChannelEnds(Transport):
             self._letters[op.peer] = iter(self._all_letters.get(op.peer, ()))
         sent, proof = next(self._letters[op.peer], (None, 0))
         if sent is None:
-            raise ExecutionError(f"{op}: rank {op.peer} has no Send for it; give it one")
+            raise ExecutionError(f"{op}: got no matching Send on rank {op.peer}, expected one; add the Send")
         require_expected(op, sent)
         work, buffer = self._irecv(self._wire_shape(self._shape_of(op.message)), op.peer)
         _, number = self._meetings.recv(self._rank, op.peer)
@@ -195,7 +195,7 @@ class ChannelEnds(Transport):
 
     def take(self, message: Message) -> Value | None:
         if message not in self._posted:
-            raise ExecutionError(f"no Recv was posted for {message}")
+            raise ExecutionError(f"got no posted Recv for {message}, expected one; check the lists")
         incoming, shape = self._posted.pop(message), self._shape_of(message)
         what = f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {incoming.peer}"
         self._wait(incoming.work, what, incoming.peer)

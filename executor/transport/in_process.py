@@ -120,7 +120,10 @@ class LocalTransport(Transport):
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
         places = self._room.summands.get(op.group, ())
         if (self._rank, op.stage) not in places:
-            raise ExecutionError(f"{op}: the mailroom does not know this rank; give it the `summands` of the lists")
+            raise ExecutionError(
+                f"{op}: got a rank that the mailroom does not know, expected a rank of `summands`; pass the `summands` "
+                "of the lists"
+            )
         key = self._meetings.come(self._rank, op)
         self._room.terms[key][self._rank, op.stage] = self._parcel(tensor, num_readers=len(places))
         return partial(self._take_reduction, places, key)

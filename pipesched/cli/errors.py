@@ -36,19 +36,21 @@ _OPTIONS: dict[str, str] = {}
 _SAID = {
     r"see pipesched\.CATALOGUE": "see 'pipesched list'",
     r"our JSON \(schedules\.formats\.to_json\)": "our JSON (pipesched show --format json)",
-    re.escape(TRUST_ADVICE): "try --trust-model if it is yours",
+    re.escape(TRUST_ADVICE): "try --trust-model if you trust the file",
     r"try pipesched\.profile\('([^']*)'\)": r"try pipesched profile \1 --out FILE",
     r"with pipesched\.profile$": "with 'pipesched profile MODEL'",
     r"pipesched\.run has measured": "'pipesched run --out' has written",
-    r"with pipesched\.profile_of_layers$": "with 'pipesched profile --layer-costs F --microbatch-size N --out P.json'",
+    r"with pipesched\.(?:\w+\.)*profile_of_layers$": (
+        "with 'pipesched profile --layer-costs F --microbatch-size N --out P.json'"
+    ),
     r"try pipesched\.plan with `trainer=(\w+)`": r"try 'pipesched plan ... --export \1', which tries only such plans",
     r"try pipesched\.sweep\b": "try 'pipesched sweep'",
     r"try pipesched\.tune\b": "try pipesched tune",
     r"try pipesched\.what_if\b": "try 'pipesched what-if'",
-    r"with pipesched\.profile_from_runs$": "with 'pipesched profile --from RUNS --profile PROFILE'",
-    r"with pipesched\.costs_from_runs\b": "with 'pipesched profile --from'",
-    r"as pipesched\.profile_links measures it": "as 'pipesched profile-links' writes it",
-    r"give them too \(`cluster`\)": "give them too, as --nodes 2 --machine dgx-h100",
+    r"with pipesched\.(?:\w+\.)*profile_from_runs$": "with 'pipesched profile --from RUNS --profile PROFILE'",
+    r"with pipesched\.(?:\w+\.)*costs_from_runs\b": "with 'pipesched profile --from'",
+    r"as pipesched\.(?:\w+\.)*profile_links measures it": "as 'pipesched profile-links' writes it",
+    r"give the machines too \(`cluster`\)": "give the machines too, as --nodes 2 --machine dgx-h100",
 }
 """Advice of the library, and its equivalent on the command line."""
 

@@ -56,7 +56,8 @@ class CommandPage(TyperCommand):
                 is_file = isinstance(option, TyperOption) and not option.multiple and _value(option, ctx) == "FILE"
                 if is_file and given.count(option) > 1:
                     raise InputError(
-                        f"{option.opts[0]}: got it {given.count(option)} times, expected it once; leave out the others"
+                        f"{option.opts[0]}: got this option {given.count(option)} times, expected it once; leave out "
+                        "the others"
                     )
         return super().parse_args(ctx, args)
 

@@ -86,7 +86,7 @@ class _TorchRoom(MetaPathFinder):
 
 
 _EXHAUSTED = (
-    "memory: got no more, expected enough for this command; try fewer micro-batches, ranks or workers, or a higher "
+    "memory: got too little, expected enough for this command; try fewer micro-batches, ranks or workers, or a higher "
     "limit (ulimit -v)"
 )
 
@@ -128,7 +128,7 @@ def _say_compiling(is_kept: bool) -> None:
     if is_kept:
         complain("compiling once, up to a minute")
     else:
-        complain("compiling anew, up to a minute: no folder for machine code is writable (NUMBA_CACHE_DIR)")
+        complain("compiling again, up to a minute, as no folder for machine code is writable (set NUMBA_CACHE_DIR)")
 
 
 def _finish() -> int:
@@ -206,8 +206,8 @@ def _say(error: BaseException) -> int:
 def _of_system(error: OSError) -> str:
     """Return the message of a system error; errors of sockets, pipes and the output have no file name."""
     if error.errno in NO_MORE_FILES:
-        return f"{error.filename or 'files'}: got {error.strerror}, expected one more; {MORE_FILES}"
-    return f"{error.filename or 'output'}: got {error.strerror}, expected it to work; try another place"
+        return f"{error.filename or 'files'}: got {error.strerror}, expected room for one more open file; {MORE_FILES}"
+    return f"{error.filename or 'output'}: got {error.strerror}, expected a working file; try another path"
 
 
 def _print(text: str, code: int) -> int:

@@ -151,11 +151,11 @@ def _advice(text: str, context: Any) -> str:
         near = get_close_matches(choice[1].lower(), re.findall(r"'([^']+)'", choice[2]), n=1, cutoff=0.7)
         return f"; try {near[0]}" if near else ""
     if re.match(r"No such option: --profile\b", text) and context.command.name in ("tune", "plan", "partition"):
-        return f"; try 'pipesched {context.command.name} P.json': it stands without --profile"
+        return f"; try 'pipesched {context.command.name} P.json', without --profile"
     if re.match(r"No such option: --gpu\b", text):
         return "; try 'pipesched profile MODEL --gpu h100 --out P.json', and P.json here"
     if text == "No such option: --step-barrier" and context.command.name == "tune":
-        return ": its settings step without a barrier; try sweep"
+        return ": tune has no step barrier; try sweep"
     if text.startswith("No such option: --html") and "--out" in options:
         return "; try --out x.html"
     return ""

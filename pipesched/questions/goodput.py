@@ -20,11 +20,12 @@ class GoodputQuestion:
     fail_every_s: Annotated[
         float,
         Description(
-            "Mean time between failures [s], above 0, of the whole job, or of each of `num_devices`.", least=0.0
+            "Mean time between failures [s], above 0, for the whole job, or for each of `num_devices`.", least=0.0
         ),
     ]
     restart_s: Annotated[
-        float, Description("Time from a failure to the first step after it [s].", least=0.0, more="Or as 120s.")
+        float,
+        Description("Time from a failure to the first step after the failure [s].", least=0.0, more="Or as 120s."),
     ]
     checkpoint_s: Annotated[
         float, Description("Time that a checkpoint blocks the training [s].", least=0.0, more="Or as 20s.")
@@ -32,16 +33,16 @@ class GoodputQuestion:
     num_devices: Annotated[
         int,
         Description(
-            "Devices that fail independently of each other, each of which the job needs; 1: the whole job.",
+            "Number of devices that fail independently, all needed by the job; 1: `fail_every_s` is for the whole job.",
             least=1,
             most=MAX_NUMBER,
         ),
     ] = 1
     checkpoint_every: Annotated[
         int | None,
-        Description("Steps between two checkpoints, for comparison with the best interval.", least=1),
+        Description("Number of steps between two checkpoints, to compare with the best interval.", least=1),
     ] = None
-    draws: Annotated[int, Description("Simulated runs for each interval, for the spread.", least=2, most=100_000)] = (
-        1000
-    )
+    draws: Annotated[
+        int, Description("Number of simulated runs per interval, for the spread.", least=2, most=100_000)
+    ] = 1000
     seed: Annotated[int, Description("Seed of the failures.", least=0, most=2**63 - 1)] = 0

@@ -13,7 +13,11 @@ PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
 NumDevices: TypeAlias = Annotated[
     int,
     Description(
-        "Number of ranks, a device each; all are used.", option="--ranks", short="-p", least=1, most=MAX_DEVICES
+        "Number of ranks, one per device; all ranks get layers.",
+        option="--ranks",
+        short="-p",
+        least=1,
+        most=MAX_DEVICES,
     ),
 ]
 ProfiledSize: TypeAlias = Annotated[
@@ -28,11 +32,14 @@ class PartitionSettings:
 
     by: Annotated[
         PartitionAim,
-        Description("Least time with PipeDream's replicas; least time, or least memory, without replicas."),
+        Description(
+            "Goal: least time with PipeDream's replicated stages (replicas); least time, or least memory, without "
+            "replicas."
+        ),
     ] = "replicas"
     form: Annotated[
         ReplicationForm,
-        Description("Formula of `by=replicas`: PipeDream's paper, or its published optimizer."),
+        Description("Formula of `by=replicas`: from PipeDream's paper, or from its published optimizer."),
     ] = "paper"
     straight: Annotated[bool, Description("Use PipeDream's formula with one device per stage.")] = False
-    num_chunks: Annotated[int, Description("Stages per device of `by=time`.", short="-v", least=1, most=1024)] = 1
+    num_chunks: Annotated[int, Description("Stages per device; needs `by=time`.", short="-v", least=1, most=1024)] = 1

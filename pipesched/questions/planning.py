@@ -23,7 +23,8 @@ class LayoutSettings:
     tensor: Annotated[
         Counts | None,
         Description(
-            "GPUs that share every matrix, tensor parallelism with sequence parallelism (default: any in a node).",
+            "Tensor parallelism: GPUs that share every matrix, with sequence parallelism (default: any number in a "
+            "node).",
             option="--tp",
             least=1,
             most=MAX_NUMBER,
@@ -32,7 +33,7 @@ class LayoutSettings:
     context: Annotated[
         Counts | None,
         Description(
-            "GPUs that share the tokens of a sample, context parallelism (default: any with 2,048 tokens each).",
+            "Context parallelism: GPUs that share the tokens of a sample (default: any number with 2,048 tokens each).",
             option="--cp",
             least=1,
             most=MAX_NUMBER,
@@ -41,13 +42,17 @@ class LayoutSettings:
     expert: Annotated[
         Counts | None,
         Description(
-            "GPUs that share the experts, expert parallelism (default: any).", option="--ep", least=1, most=MAX_NUMBER
+            "Expert parallelism: GPUs that share the experts (default: any number).",
+            option="--ep",
+            least=1,
+            most=MAX_NUMBER,
         ),
     ] = None
     zero: Annotated[
         Counts | None,
         Description(
-            "Stages of ZeRO: 1 shards optimizer states, 2 gradients, 3 weights (default: all; 2 with one micro-batch).",
+            "Stages of ZeRO to try: 1 shards optimizer states, 2 also gradients, 3 also weights (default: all; 2 only "
+            "with one micro-batch).",
             least=0,
             most=3,
         ),
@@ -83,19 +88,21 @@ class PlanLimits:
     schedules: Annotated[
         Names | None,
         Description(
-            "Schedules to try: names, or builders of your own (default: gpipe,1f1b,interleaved,zb_h1; of a "
+            "Schedules to try: names, or builders of your own (default: gpipe,1f1b,interleaved,zb_h1; for a "
             "transformer 1f1b,interleaved,zb_h1).",
             short="-s",
         ),
     ] = None
     depths: Annotated[
         Counts | None,
-        Description("Ranks per copy of the pipeline (default: any).", option="--depth", least=1, most=MAX_NUMBER),
+        Description(
+            "Ranks per copy of the pipeline (default: any number).", option="--depth", least=1, most=MAX_NUMBER
+        ),
     ] = None
     chunks: Annotated[
         Counts | None,
         Description(
-            "Stages per rank of schedules with several (default: 2; of a transformer 2,3,4,6,8).",
+            "Stages per rank of schedules with several (default: 2; for a transformer 2,3,4,6,8).",
             short="-v",
             least=1,
             most=MAX_NUMBER,
@@ -105,7 +112,9 @@ class PlanLimits:
     time_limit_s: Annotated[
         float | None,
         Description(
-            "Time limit of the search [s], which ends with the best plan so far, once it has one.", least=0.0, most=1e6
+            "Time limit of the search [s]; the search then returns the best plan so far, once it has one.",
+            least=0.0,
+            most=1e6,
         ),
     ] = 20.0
     num_workers: Workers = None
@@ -113,7 +122,7 @@ class PlanLimits:
         TrainerName | None,
         Description(
             "Search only plans that this trainer runs.",
-            more="The best is printed alone, as flags or configuration.",
+            more="Prints only the best plan, as flags or configuration of the trainer.",
             option="--export",
         ),
     ] = None

@@ -13,8 +13,8 @@ from pipesched.schedules.common import MAX_NUMBER, Counts, Description, values_o
 ProfiledSizes: TypeAlias = Annotated[
     Counts | None,
     Description(
-        "Samples per micro-batch (default: 1,2,4), from the smallest to the largest; of a table of layers further "
-        "sizes, in proportion.",
+        "Samples per micro-batch (default: 1,2,4), from the smallest to the largest; for a table of layers: further "
+        "sizes, with costs in proportion.",
         least=1,
         most=2**31 - 1,
         panel="Run",
@@ -32,10 +32,12 @@ class ProfileSettings(LayerSettings):
 
     repeats: Annotated[
         int,
-        Description("Measured runs of a layer, which equal layers share; the median counts.", least=1, most=MAX_NUMBER),
+        Description(
+            "Measured runs of each layer; equal layers share them, and the median counts.", least=1, most=MAX_NUMBER
+        ),
     ] = 10
     warmup: Annotated[
-        int, Description("Runs of a layer before the measured ones.", least=1, most=MAX_NUMBER, has_option=False)
+        int, Description("Runs of each layer before the measured runs.", least=1, most=MAX_NUMBER, has_option=False)
     ] = 3
     passes: Annotated[
         int,
@@ -48,11 +50,17 @@ class ProfileSettings(LayerSettings):
         ),
     ] = 1
     companions: Annotated[
-        int, Description("Processes that keep other cores as busy as other ranks would.", least=0, most=1024)
+        int,
+        Description("Number of processes that keep other cores busy, as other ranks of a run do.", least=0, most=1024),
     ] = 0
     pipelines: Annotated[
         int,
-        Description("Most parallel pipelines; measures the slowdown of a shared core.", short="-n", least=1, most=256),
+        Description(
+            "Largest number of parallel pipelines; above 1, the slowdown of a shared core is measured too.",
+            short="-n",
+            least=1,
+            most=256,
+        ),
     ] = 1
     splits: Annotated[
         bool,
@@ -67,7 +75,7 @@ class EstimateSettings(LayerSharding):
     """The settings of an estimated profile."""
 
     optimizer: Annotated[
-        OptimizerName, Description("Optimizer from torch.optim, with float32 states.", panel="Estimate")
+        OptimizerName, Description("Optimizer from torch.optim; its states are float32.", panel="Estimate")
     ] = "adamw"
 
     @property
@@ -79,7 +87,11 @@ class EstimateSettings(LayerSharding):
 NumRanks: TypeAlias = Annotated[
     int,
     Description(
-        "Ranks to start on this machine, a process each.", option="--ranks", short="-p", least=2, most=MAX_NUMBER
+        "Number of ranks to start on this machine, one process each.",
+        option="--ranks",
+        short="-p",
+        least=2,
+        most=MAX_NUMBER,
     ),
 ]
 

@@ -20,11 +20,15 @@ class MeasureSettings(RunSettings, Repetitions):
 
 NumRounds: TypeAlias = Annotated[
     int | None,
-    Description("Rounds of a short profile and runs, for median errors with intervals.", least=2, most=MAX_NUMBER),
+    Description(
+        "Number of rounds, each of a short profile and runs; gives median errors with intervals.",
+        least=2,
+        most=MAX_NUMBER,
+    ),
 ]
 RoundPrecision: TypeAlias = Annotated[
     float | None,
-    Description("Largest drift of the machine for a verdict, with `rounds` (default: 0.05).", least=0.0),
+    Description("Largest drift of the machine that still allows a verdict, with `rounds` (default: 0.05).", least=0.0),
 ]
 
 
@@ -46,7 +50,9 @@ class RunFacts:
     ] = None
     warmup: Annotated[
         int,
-        Description("First ops of each kind and stage to ignore, if others remain.", least=0, most=MAX_NUMBER),
+        Description(
+            "Number of first ops of each kind and stage to ignore, if other ops remain.", least=0, most=MAX_NUMBER
+        ),
     ] = 1
 
 
@@ -55,7 +61,7 @@ class MessageFacts(RunFacts):
     """Facts about runs without a profile."""
 
     output_bytes: Annotated[
-        int | None, Description("Size of a message, without a profile: 1e6 or 4MiB.", least=0, most=2**63 - 1)
+        int | None, Description("Size of a message if there is no profile: 1e6 or 4MiB.", least=0, most=2**63 - 1)
     ] = None
 
 
@@ -66,16 +72,16 @@ class ImportSettings:
     patterns: Annotated[
         Sequence[str],
         Description(
-            "Names of passes: a regular expression with groups phase, stage, microbatch (default: known names).",
+            "Regular expression for names of passes, with groups phase, stage and microbatch (default: known names).",
             option="--pattern",
         ),
     ] = ()
     step: Annotated[
         int | None,
-        Description("ProfilerStep to read, or the k-th step from 0 (default: the last whole).", least=0),
+        Description("ProfilerStep to read, or the k-th step from 0 (default: the last whole step).", least=0),
     ] = None
     has_one_clock: Annotated[
-        bool, Description("All ranks ran on one host: do not align their clocks.", option="--same-clock")
+        bool, Description("Do not align the clocks of the ranks, because all ran on one host.", option="--same-clock")
     ] = False
 
 
@@ -85,20 +91,25 @@ class WhatIfSettings:
 
     partition: Annotated[
         str | Sequence[int] | None,
-        Description("Other layers of each stage, with `profile`: balanced, uniform, or 3,3,4."),
+        Description("New layers of each stage, with `profile`: balanced, uniform, or 3,3,4."),
     ] = None
     slowness: Annotated[
         Slowness | None,
-        Description("Cause if a stage takes longer than its peers and the run does not show it; none: both in turn."),
+        Description(
+            "Assumed cause of a stage that is slower than its peers, if the run does not show the cause (default: both "
+            "in turn)."
+        ),
     ] = None
     input_share: Annotated[
         float,
-        Description("Share of B that I takes if neither the runs nor a profile give it.", least=0.0, most=1.0),
+        Description("Share of B spent on I, if neither the runs nor a profile give it.", least=0.0, most=1.0),
     ] = 0.5
     draws: Annotated[
         int,
         Description(
-            "Predictions with seconds drawn from the measured ones, for the interval.", least=1, most=MAX_NUMBER
+            "Number of predictions with seconds drawn from the measured seconds, for the interval.",
+            least=1,
+            most=MAX_NUMBER,
         ),
     ] = 100
     seed: Annotated[int, Description("Seed of the draws.", least=0, most=2**63 - 1)] = 0

@@ -19,7 +19,7 @@ class ScheduleCounts:
     num_ranks: Annotated[int | None, Description("Ranks of the pipeline.", short="-p", least=1)] = None
     num_microbatches: Annotated[int | None, Description("Micro-batches.", short="-m", least=1)] = None
     num_chunks: Annotated[
-        int | None, Description("Stages per rank of schedules that take them.", short="-v", least=1)
+        int | None, Description("Stages per rank, for schedules with this parameter.", short="-v", least=1)
     ] = None
     parameters: Annotated[
         Mapping[str, ParameterValue] | None,

@@ -22,7 +22,7 @@ StepBarrier: TypeAlias = Annotated[
 
 Workers: TypeAlias = Annotated[
     int | None,
-    Description("Processes (default: one per core if that is faster).", least=1, most=1024, panel="Search"),
+    Description("Number of processes (default: one per core if this is faster).", least=1, most=1024, panel="Search"),
 ]
 
 

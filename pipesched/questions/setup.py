@@ -13,7 +13,7 @@ from pipesched.simulator import MAX_JITTER, Buffers, Engine
 InputShare: TypeAlias = Annotated[
     float | None,
     Description(
-        "Share of B spent on I where the costs have B alone; W gets the rest, and all B of stage 0.",
+        "Share of B spent on I where the costs have B alone; W gets the rest, and on stage 0 the whole B.",
         least=0.0,
         most=1.0,
         panel="Costs",
@@ -27,7 +27,7 @@ ConvertRate: TypeAlias = Annotated[
 
 OnShare: TypeAlias = Annotated[
     Callable[[float], None],
-    Description("Receives the finished share of the work now and then.", has_option=False),
+    Description("Function that is called with the finished share of the work, 0 to 1.", has_option=False),
 ]
 
 
@@ -87,8 +87,8 @@ class PredictionSettings:
     tied_bytes: Annotated[
         int | None,
         Description(
-            "Bytes of the gradient that the first and the last stage sum before they step, for tied embeddings: 1GB "
-            "(default: none).",
+            "Gradient bytes of tied embeddings, which the first and the last stage sum before they step: 1GB (default: "
+            "none).",
             least=1,
             most=2**63 - 1,
             panel="Costs",
@@ -98,14 +98,14 @@ class PredictionSettings:
     convert_bytes_per_s: ConvertRate = None
     jitter: Jitter = 0.0
     seed: JitterSeed = 0
-    engine: Annotated[Engine, Description("Engine: simpy is the reference, with the same results, and slower.")] = (
+    engine: Annotated[Engine, Description("Engine: simpy is the slower reference engine with the same results.")] = (
         "fast"
     )
     buffers: Annotated[
         Buffers,
         Description(
-            "Receive buffers: pooled, from the Recv on, as in our executor; at_use, as on the streams of a GPU; "
-            "per_microbatch, all the time, as in PyTorch."
+            "Lifetime of receive buffers: pooled, from the Recv on (our executor); at_use, from the use on (streams of "
+            "a GPU); per_microbatch, the whole run (PyTorch)."
         ),
     ] = "pooled"
 
@@ -117,7 +117,7 @@ class RunCount:
     num_runs: Annotated[
         int,
         Description(
-            "Runs with `jitter`, with seeds from `seed` on, for percentiles.",
+            "Number of runs with `jitter`, for percentiles; seeds are counted from `seed`.",
             least=1,
             most=MAX_NUMBER,
             panel="Network",
@@ -132,8 +132,8 @@ class SimulateSettings(RunCount):
     spread: Annotated[
         int,
         Description(
-            "Draws of the measured seconds, of a profile or of costs from runs, for a range of the makespan; 0: no "
-            "range.",
+            "Number of draws of the measured seconds (of a profile, or of costs from runs), for a range of the "
+            "makespan; 0: no range.",
             least=0,
             most=MAX_NUMBER,
         ),
@@ -141,8 +141,8 @@ class SimulateSettings(RunCount):
     bound_seconds: Annotated[
         float | None,
         Description(
-            "Time limit [s] of a search for a lower bound on the time of the ops in any order, under the same memory; "
-            "0: simple bounds alone (default: no bound).",
+            "Time limit [s] of the search for a lower bound on the time of any op order in the same memory; 0: simple "
+            "bounds alone (default: no bound).",
             least=0.0,
             option="--bound",
         ),
@@ -150,8 +150,7 @@ class SimulateSettings(RunCount):
     fit_iteration_s: Annotated[
         float | None,
         Description(
-            "Known time of one iteration of this setting [s]; one factor on the estimated seconds of its layers is "
-            "fitted to it.",
+            "Known time of one iteration of this setting [s], to fit a factor on the estimated seconds of its layers.",
         ),
     ] = None
 
@@ -165,18 +164,20 @@ class OptimizeSettings:
     in_flight: Annotated[
         float | None,
         Description(
-            "Most micro-batches in flight on a rank (default: by the memory of the devices, or the most of the "
-            "schedule).",
+            "Largest number of micro-batches in flight on a rank (default: from the memory of the devices, else as in "
+            "the schedule).",
             least=0.0,
             most=MAX_NUMBER,
         ),
     ] = None
     is_split: Annotated[bool, Description("Split whole backwards into I and W.")] = False
     is_repeated: Annotated[
-        bool, Description("Repeat the batch without a pause, and minimise the time from one batch to the next.")
+        bool, Description("Minimise the time from one batch to the next, for batches without a pause between them.")
     ] = False
     may_recompute: Annotated[
         bool, Description("Let stages keep only their input and recompute the rest, if that is faster overall.")
     ] = False
     seconds: Annotated[float, Description("Time limit of the search [s]; 0: only simple bounds.", least=0.0)] = 20.0
-    num_workers: Annotated[int | None, Description("Threads (default: one per core).", least=1, most=1024)] = None
+    num_workers: Annotated[
+        int | None, Description("Number of threads (default: one per core).", least=1, most=1024)
+    ] = None

@@ -21,7 +21,7 @@ class SweepSettings(SearchSettings, RunCount):
     num_chunks: Annotated[
         Counts | None,
         Description(
-            "Stages per rank, of the schedules that take them (default: the usual number of each schedule).",
+            "Stages per rank, for schedules with this parameter (default: the usual number of each schedule).",
             short="-v",
             least=1,
             most=MAX_NUMBER,
@@ -33,16 +33,17 @@ class SweepSettings(SearchSettings, RunCount):
     microbatch_sizes: Annotated[
         Counts | None,
         Description(
-            "Samples of a micro-batch, with a profile (default: the smallest measured size).", least=1, most=MAX_NUMBER
+            "Samples per micro-batch; needs a profile (default: the smallest measured size).", least=1, most=MAX_NUMBER
         ),
     ] = None
     where: Annotated[
-        str | None, Description("Settings to keep, by a condition: 'm % p == 0 and p * v in (8, 16)'.")
+        str | None, Description("Condition for the settings to keep: 'm % p == 0 and p * v in (8, 16)'.")
     ] = None
     by: Annotated[
         str | None,
         Description(
-            "Measure for the order (default: s_per_sample with a profile, else s_per_microbatch).", panel="Search"
+            "Measure by which the settings are sorted (default: s_per_sample with a profile, else s_per_microbatch).",
+            panel="Search",
         ),
     ] = None
     is_steady: Annotated[
@@ -50,7 +51,7 @@ class SweepSettings(SearchSettings, RunCount):
         Description(
             "Simulate longer runs if one batch does not show its steady-state time.",
             option="--no-steady",
-            turned_off="Skip the longer runs for the steady-state time if one batch does not show it.",
+            turned_off="Do not simulate longer runs if one batch does not show its steady-state time.",
             panel="Search",
         ),
     ] = True

@@ -26,19 +26,20 @@ class TrainSettings(RunSettings, FaultSettings, LearningSettings):
     batch_size: Annotated[
         int | None,
         Description(
-            "Samples of an optimizer step, of each pipeline of avgpipe (default: 64, or as planned).",
+            "Samples per optimizer step; with avgpipe, per step of each pipeline (default: 64, or as in the plan).",
             least=1,
             most=_MOST,
         ),
     ] = None
     num_steps: Annotated[int, Description("Optimizer steps.", least=1, most=10**9)] = 100
-    is_distributed: Annotated[bool, Description("Start one process per rank, instead of all ranks in this one.")] = (
-        False
-    )
+    is_distributed: Annotated[
+        bool, Description("Start one process per rank, instead of all ranks in this process.")
+    ] = False
     advance: Annotated[
         Literal["auto"] | None,
         Description(
-            "Search for the advance of the forwards: further while a batch gets faster and the memory limit allows."
+            "Search for the best advance of the forwards: auto raises it while a batch gets faster and the memory "
+            "limit allows."
         ),
     ] = None
     checkpoint: Annotated[str | Path | None, Description("Folder for regular checkpoints.", metavar="FOLDER")] = None
@@ -46,7 +47,7 @@ class TrainSettings(RunSettings, FaultSettings, LearningSettings):
         int | None,
         Description(
             "Steps from one checkpoint to the next (default: 100, or as before). A schedule without a flush is drained "
-            "and refilled at each, so its losses depend on this.",
+            "and refilled at each checkpoint, so its losses depend on this interval.",
             least=1,
             most=_MOST,
         ),
@@ -57,11 +58,15 @@ class TrainSettings(RunSettings, FaultSettings, LearningSettings):
     ] = None
     resume: Annotated[
         str | Path | None,
-        Description("Checkpoint to continue from, or a folder for its newest one.", metavar="FOLDER"),
+        Description(
+            "Checkpoint to continue from, or a folder, to continue from its newest checkpoint.", metavar="FOLDER"
+        ),
     ] = None
     restarts: Annotated[
         int,
-        Description("Most restarts from the newest checkpoint after a rank fails.", least=0, most=MAX_NUMBER),
+        Description(
+            "Largest number of restarts from the newest checkpoint after a rank fails.", least=0, most=MAX_NUMBER
+        ),
     ] = 0
     limit_bytes: Annotated[
         int | None,
@@ -72,8 +77,8 @@ class TrainSettings(RunSettings, FaultSettings, LearningSettings):
     held_out_every: Annotated[
         int | None,
         Description(
-            "Steps between two evaluations on held-out samples, with all ranks in this process (default: 10 with "
-            "`target_accuracy`, else only the final weights are evaluated).",
+            "Steps between two evaluations on held-out samples, if all ranks are in this process (default: 10 with "
+            "`target_accuracy`, else one evaluation, of the final weights).",
             least=1,
             most=MAX_NUMBER,
         ),

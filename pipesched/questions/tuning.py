@@ -22,7 +22,7 @@ class TuneSettings(SearchSettings):
     num_devices: Annotated[
         int | None,
         Description(
-            "Ranks of the pipeline, a device each (default: all devices of the cluster).",
+            "Ranks of the pipeline, one per device (default: all devices of the cluster).",
             option="--ranks",
             short="-p",
             least=1,
@@ -42,15 +42,18 @@ class TuneSettings(SearchSettings):
     pipelines: Annotated[
         Counts | None,
         Description(
-            "Parallel pipelines N of avgpipe (default: 1 to 4). Above 1 pipelines are averaged elastically, which is "
-            "another training; the answer has N = 1 unless `pipelines` is given.",
+            "Parallel pipelines N of avgpipe (default: 1 to 4). Elastic averaging of several pipelines changes the "
+            "training, so the answer has N = 1 unless `pipelines` is given.",
             short="-n",
             least=1,
             most=256,
         ),
     ] = None
     advances: Annotated[
-        Counts, Description("Forwards of avgpipe ahead of 1F1B.", option="--advance", least=0, most=MAX_NUMBER)
+        Counts,
+        Description(
+            "Number of forwards that avgpipe runs ahead of 1F1B.", option="--advance", least=0, most=MAX_NUMBER
+        ),
     ] = (0, 1, 2, 3, 4)
     schedules: Annotated[
         Names,
@@ -68,12 +71,12 @@ class TuneSettings(SearchSettings):
     evaluator: Annotated[
         EvaluatorChoice,
         Description(
-            "Evaluator of the settings: our simulator, AvgPipe's equations, a run of each setting here, or a guideline "
-            "(most or largest micro-batches)."
+            "Evaluator of the settings: our simulator, AvgPipe's equations, a run of each setting on this machine, or "
+            "a guideline (most micro-batches, or largest micro-batches)."
         ),
     ] = "simulate"
     accounting: Annotated[
-        AccountingChoice, Description("AvgPipe's equations as printed, or all terms per iteration.")
+        AccountingChoice, Description("AvgPipe's equations as printed in the paper, or with all terms per iteration.")
     ] = "paper"
     budget_s: Annotated[
         float | None,
@@ -88,7 +91,7 @@ class TuneSettings(SearchSettings):
         int,
         Description(
             "Number of the best settings that get a steady-state time.",
-            more="The command prints this number of settings that fit, and of settings that do not.",
+            more="The command prints as many settings that fit, and as many that do not.",
             least=1,
             most=MAX_NUMBER,
             panel="Output",

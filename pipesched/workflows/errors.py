@@ -186,7 +186,7 @@ def require_kind(name: str, value: object, kinds: type | UnionType, expected: st
         return
     for part in _PARTS if type(value).__module__.startswith("pipesched.") else ():
         if isinstance(getattr(value, part, None), kinds):
-            raise ArgumentError(f"{name}: got {said(value)}, expected a part of it; try its `{part}`")
+            raise ArgumentError(f"{name}: got {said(value)}, expected a part of this object; try its `{part}`")
     raise ArgumentError(f"{name}: got {said(value)}, expected {expected}")
 
 
@@ -208,5 +208,5 @@ def require_path(path: object, name: str = "path") -> Path:
 def refused_settings(count: int, reason: str | None) -> ArgumentError:
     """Return the error for `count` settings that are all refused, with the reason of the first."""
     if count == 1:
-        return ArgumentError(f"the one setting cannot be: {reason}")
-    return ArgumentError(f"none of {count} settings can be; the first: {reason}")
+        return ArgumentError(f"the only setting is invalid: {reason}")
+    return ArgumentError(f"all {count} settings are invalid; the reason of the first: {reason}")

@@ -21,7 +21,7 @@ from pipesched.simulator.analysis import readable_bytes, readable_s
 
 _STEADY = 0.05
 """Share by which the speed of a machine may change before a note."""
-NOT_ONE_SPEED = "their seconds are not of one speed"
+NOT_ONE_SPEED = "their times are not directly comparable"
 """Consequence of another speed without a prediction."""
 
 
@@ -45,7 +45,7 @@ def crowded_cores(num_ranks: int, threads: int = 1) -> list[str]:
     if busy <= cores:
         return []
     what = f"{num_ranks} ranks" + (f" of {threads} threads" if threads > 1 else "")
-    return [f"{what} share {_cores(cores)}: they take turns, and times are not those of a machine with {busy}"]
+    return [f"{what} share {_cores(cores)} and take turns: times differ from a machine with {_cores(busy)}"]
 
 
 def busy_machine(others: float | None, num_busy: int) -> list[str]:
@@ -58,7 +58,10 @@ def busy_machine(others: float | None, num_busy: int) -> list[str]:
     cores = num_cores()
     if others is None or others < 0.25 or others + min(num_busy, cores) <= cores + _STEADY:
         return []
-    return [f"other programs kept {others:.1f} of {_cores(cores)} busy just before: times are longer for it"]
+    return [
+        f"other programs kept {others:.1f} of {_cores(cores)} busy just before the measurement, which makes times "
+        "longer: try an idle machine"
+    ]
 
 
 def timeline_notes(timeline: Timeline) -> list[str]:
@@ -83,8 +86,8 @@ def _short_ops(timeline: Timeline) -> list[str]:
     if means[stage] >= beside_s:
         return []
     return [
-        f"an op of stage {stage} takes {readable_s(means[stage])}, less than the {readable_s(beside_s)} that messages "
-        "and going on to the next op take beside it: try larger micro-batches"
+        f"an op of stage {stage} takes {readable_s(means[stage])}, less than the {readable_s(beside_s)} of overhead "
+        "per op for messages and for starting the next op: try larger micro-batches"
     ]
 
 
@@ -107,7 +110,7 @@ def launch_note(launch_s: float, run_s: float, rather: str) -> str:
     """
     text = f"one thread launched the ops of all ranks in {readable_s(launch_s)} of {readable_s(run_s)}"
     if not rather:
-        return f"{text}, waits for full launch queues included"
+        return f"{text}, including waits for full launch queues"
     return f"{text}, which bounds the run: try larger micro-batches, or {rather}"
 
 
@@ -134,10 +137,10 @@ def other_speed(
         length = "longer" if change > 0 else "shorter"
         so = f"at the speed of the run, the prediction would be {length}; the rounds of `verify` cancel such a drift"
     same_load = run.num_busy == profile.num_busy
-    busy = "" if same_load else f", with {_cores(run.num_busy)} busy in place of {profile.num_busy}"
+    busy = "" if same_load else f", with {_cores(run.num_busy)} busy instead of {profile.num_busy}"
     return [
-        f"the machine was {abs(change):.0%} {'slower' if change > 0 else 'faster'} in {names[1]} than in {names[0]}"
-        f"{busy}, by a fixed kernel: {so}"
+        f"the machine was {abs(change):.0%} {'slower' if change > 0 else 'faster'} in {names[1]} than in "
+        f"{names[0]}{busy}, by the time of a fixed kernel: {so}"
     ]
 
 
@@ -146,8 +149,8 @@ def other_device(costs: CostSource, machine: str | None) -> list[str]:
     if machine is None or not costs.measured_cpu:
         return []
     return [
-        f"the seconds were measured on a CPU ({costs.measured_cpu}), not on the GPUs of {machine}: shares may hold, "
-        "seconds do not; estimate a profile for the GPU"
+        f"the seconds were measured on a CPU ({costs.measured_cpu}), not on the GPUs of {machine}: relative times may "
+        "hold, but seconds do not; try a profile estimated for the GPU"
     ]
 
 
@@ -172,7 +175,8 @@ def notes_of_estimate(gpu_family: str | None, fit_factor: float) -> list[str]:
         fit_factor: Seconds of every layer over their estimate.
     """
     fitted = (
-        f"fitted: layers take {fit_factor:.5g} times their estimated seconds; published runs were compared without it"
+        f"fitted: layers take {fit_factor:.5g} times their estimated seconds; published runs were compared without "
+        "this factor"
     )
     return [*([] if fit_factor == 1 else [fitted]), _errors_note(gpu_family)]
 
@@ -209,14 +213,18 @@ def given_stages(costs: CostSource, num_stages: int | None = None) -> list[str]:
     notes, counts = [], costs.graph.given_counts
     if has_too_many_prefixes(costs):
         notes.append(
-            f"the graph has too many antichains (limit: {MAX_PREFIXES}): it is cut along one chain, branch by branch"
+            f"the graph has too many antichains (limit: {MAX_PREFIXES}), so the graph is cut along one chain, branch "
+            "by branch"
         )
     if counts and len(counts) != num_stages:
         given = f"the graph gives {len(counts)} stages of {','.join(map(str, counts))} layers (stage_id)"
         notes.append(
-            f"{given}: schedules of {len(counts)} stages take them, plans and partitions cut the layers anew"
+            f"{given}: schedules of {len(counts)} stages use these stages, plans and partitions cut the layers again"
             if num_stages is None
-            else f"{given} and the schedule has {num_stages}: the layers are cut anew; `partition` cuts them otherwise"
+            else (
+                f"{given}, but the schedule has {num_stages} stages: the layers are cut again; set `partition` for "
+                "another cut"
+            )
         )
     return notes
 
@@ -232,17 +240,14 @@ def unknown_bytes(profile: Profile) -> list[str]:
     missing = [what for what, is_known in known.items() if not is_known]
     if not missing:
         return []
-    return [f"no bytes of {', '.join(missing)} are known: sending, summing and holding them counts as nothing here"]
+    return [f"the profile has no bytes of {', '.join(missing)}: sending, summing and storing them counts as 0 here"]
 
 
 def unknown_to_equations(network: NetworkOptions, evaluator: str) -> list[str]:
     """Return a note if AvgPipe's equations predict a network whose hand-over they do not model."""
     if evaluator != "avgpipe" or is_usual(network):
         return []
-    return [
-        "AvgPipe's equations know no slowdown, nor how messages are sent: what was asked for counts as nothing here; "
-        "try the evaluator simulate"
-    ]
+    return ["AvgPipe's equations ignore the network options that you have set: try the evaluator simulate"]
 
 
 def serial_overlaps(schedule: Schedule, overlap: float) -> list[str]:
@@ -255,8 +260,8 @@ def serial_overlaps(schedule: Schedule, overlap: float) -> list[str]:
     if overlap or not schedule.columns.num_overlaps:
         return []
     return [
-        f"{schedule.name}: forwards run beside backwards, and the costs hide nothing of the shorter op: both take "
-        "their full seconds; give the hidden share, 0 to 1, as overlap in --uniform or in a table of costs"
+        f"{schedule.name}: forwards overlap backwards, but the costs have no overlap: both ops take their full "
+        "seconds; give the hidden share of the shorter op, 0 to 1, as overlap in --uniform or in a table of costs"
     ]
 
 
@@ -266,7 +271,8 @@ def unitless_times(costs: CostSource) -> list[str]:
         return []
     first, names = costs.unitless[0], ", ".join(map(shown, costs.unitless))
     return [
-        f"{costs.origin}: times without a unit are seconds: {names}; if they are not, write {first}_ms or {first}_us"
+        f"{costs.origin}: times without a unit are read as seconds: {names}; for other units write {first}_ms or "
+        f"{first}_us"
     ]
 
 
@@ -278,9 +284,9 @@ def unjudged_limit(cluster: Cluster, devices: Iterable[int], has_bytes: bool) ->
         return []
     said = " to ".join(dict.fromkeys(map(readable_bytes, (known[0], known[-1]))))
     if not has_bytes:
-        return [f"memory limit {said}: not judged, as the costs say no bytes"]
+        return [f"memory limit {said}: not checked, because the costs have no bytes"]
     without = ", ".join(str(device) for device, limit in limits.items() if limit is None)
-    return [f"memory limit {said}, but of device {without} none is known, so these are not judged"] if without else []
+    return [f"memory limit {said}: not checked on devices without a known limit ({without})"] if without else []
 
 
 def _cores(count: int) -> str:

@@ -91,12 +91,16 @@ def _with_split(measured: LayerMeasurement, input_s: float, weight_s: float) -> 
 def _require_expressible(costs: LayerCosts) -> None:
     where = costs.origin or "costs of layers"
     if costs.overlap:
-        raise ProfileError(f"{where}: got overlap {costs.overlap:g}, expected none: a profile has none; leave it out")
+        raise ProfileError(
+            f"{where}: got overlap {costs.overlap:g}, expected none: a profile has no overlap; leave it out"
+        )
     if costs.names and len(costs.names) != len(costs.layers):
-        raise ProfileError(f"{where}: got {len(costs.names)} names, expected one of each of {len(costs.layers)} layers")
+        raise ProfileError(f"{where}: got {len(costs.names)} names, expected {len(costs.layers)}, one per layer")
     for index, layer in enumerate(costs.layers):
         if layer.whole_backward_s is None:
-            raise ProfileError(f"{where}: layer {index}: got no backward, expected backward_s, or its halves; add it")
+            raise ProfileError(
+                f"{where}: layer {index}: got no backward, expected backward_s, or its two halves; add a column"
+            )
         for name, usual in (
             ("recompute_s", layer.forward_s),
             ("saved_for_weight_bytes", layer.saved_bytes),

@@ -11,7 +11,7 @@ from pipesched.profiles.costs.single_stage import ADDED_UP, StageCost, added_up
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
 from pipesched.schedules import Schedule
 
-_ADVICE = "give backward_input_s and backward_weight_s of every layer, and B takes their sum, or `input_share=0.5`"
+_ADVICE = "give backward_input_s and backward_weight_s of every layer (B is then their sum), or `input_share=0.5`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class LayerCosts(CostSource):
         del microbatch_size, num_sharing
         if bounds[-1][1] != len(self.layers):
             raise ProfileError(
-                f"costs ({self.origin or 'of layers'}): got {len(self.layers)} layers, expected {bounds[-1][1]} as the "
-                "stages have; give the costs of every layer"
+                f"costs ({self.origin or 'of layers'}): got {len(self.layers)} layers, expected {bounds[-1][1]}, the "
+                "layers of all stages; give the costs of every layer"
             )
         stages = tuple(added_up(self.layers[first:last]) for first, last in bounds)
         return StageCosts(stages, origin=self.origin, overlap=self.overlap, advice=_ADVICE)

@@ -349,8 +349,8 @@ def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
         )
     if sum(sizes) != profile.num_layers:
         raise ProfileError(
-            f"partition of {profile.model}: got {sum(sizes)} layers in all stages, expected {profile.num_layers}; "
-            "was it made for another model?"
+            f"partition of {profile.model}: got {sum(sizes)} layers in all stages, expected {profile.num_layers}; make "
+            "a partition for this model"
         )
 
 
@@ -365,8 +365,8 @@ def _around(profile: Profile, microbatch_size: int | None) -> tuple[int, int, fl
         sizes = profile.microbatch_sizes
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise ProfileError(
-            f"profile of {profile.model}: `microbatch_size`: got {microbatch_size}, expected {covered}, as measured; "
-            "use a size it covers, or profile the model again with this one"
+            f"profile of {profile.model}: `microbatch_size`: got {microbatch_size}, expected {covered}, the measured "
+            "sizes; use one of them, or profile the model again with this one"
         )
     measurements = profile.layers[0].measurements
     upper = bisect_left(measurements, microbatch_size, key=_size)

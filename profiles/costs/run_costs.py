@@ -141,7 +141,7 @@ class RunCosts(CostSource):
         whole = " or a multiple" if self.splits_stages else ""
         raise ProfileError(
             f"costs {self.origin}: got schedule {schedule.name} of {wanted} stages, expected {len(costs)} as in the "
-            f"runs, a divisor{whole}; try pipesched.what_if with `profile`, which cuts layers anew"
+            f"runs, or a divisor{whole}; try pipesched.what_if with `profile`, which cuts the layers again"
         )
 
 

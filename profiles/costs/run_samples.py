@@ -108,8 +108,8 @@ def samples_of(
     missing = [stage for stage in range(stages[0]) if (stage, "F") not in work]
     if missing:
         raise ProfileError(
-            f"{', '.join(names)}: got no forward of stage {missing[0]} alone on its device, expected one outside of an "
-            "Overlap, without work of another rank of the device; give a run of another schedule too"
+            f"{', '.join(names)}: got no forward of stage {missing[0]} alone on its device, expected a forward outside "
+            "of an Overlap, while no other rank of the device works; give a run of another schedule too"
         )
     return RunSamples(
         stages[0],
@@ -134,8 +134,8 @@ def _passes(timelines: Sequence[Timeline]) -> tuple[tuple[float, ...], ...]:
 def _num_stages(timeline: Timeline, name: str) -> int:
     if not timeline.is_measured:
         raise ProfileError(
-            f"{name}: got a Timeline that was {timeline.source}, expected a measured one; "
-            "try one that pipesched.run has measured"
+            f"{name}: got a Timeline that was {timeline.source}, expected a measured Timeline; try a Timeline that "
+            "pipesched.run has measured"
         )
     return schedule_of(timeline).num_stages
 

@@ -42,7 +42,7 @@ MergesCopies: TypeAlias = Annotated[
 HidesExperts: TypeAlias = Annotated[
     bool,
     Description(
-        "Exchange tokens between experts beside the computation of another micro-batch (DualPipe).",
+        "Overlap the exchange of tokens between experts with the computation of another micro-batch (DualPipe).",
         option="--overlap-moe-expert-parallel-comm",
     ),
 ]
@@ -75,7 +75,9 @@ class LayerSharding:
     has_sequence: Annotated[
         bool,
         Description(
-            "Share the activations between the matrices too, by tokens.", option="--sequence-parallel", short="--sp"
+            "Sequence parallelism: split the tokens of the activations between the matrices too.",
+            option="--sequence-parallel",
+            short="--sp",
         ),
     ] = False
     context: Annotated[
@@ -149,8 +151,8 @@ class LayerSharding:
     has_fused_gradients: Annotated[
         bool,
         Description(
-            "Whether products of weight gradients add to the float32 gradients; each leaves a placeholder of the size "
-            "of the weights to autograd, one for all equal matrices (Transformer Engine).",
+            "Whether matrix products of weight gradients add to the float32 gradients themselves (Transformer Engine); "
+            "autograd then keeps a placeholder of the size of the weights, one for all equal matrices.",
             option="--no-fused-gradients",
             turned_off="Add weight gradients to the float32 gradients by kernels of their own.",
         ),
@@ -169,7 +171,8 @@ class LayerSharding:
     keeps_gathered: Annotated[
         bool,
         Description(
-            "Keep the gathered inputs of products under sequence parallelism, and gather none in the backward.",
+            "Keep the gathered inputs of products under sequence parallelism, instead of gathering them again in the "
+            "backward.",
             option="--keep-gathered",
         ),
     ] = False
@@ -184,12 +187,12 @@ class LayerSharding:
         float, Description("Least time of a collective without graphs, on the host [s].", least=0, has_option=False)
     ] = 250e-6
     hides_gradients: Annotated[
-        bool, Description("Sum gradients beside the last backward.", option="--overlap-grad-reduce")
+        bool, Description("Overlap the sum of gradients with the last backward.", option="--overlap-grad-reduce")
     ] = False
     has_whole_sums: Annotated[
         bool,
         Description(
-            "Whether every copy gets the sum of all gradients under ZeRO-1, not of its part alone (DeepSpeed).",
+            "Whether every copy gets the sum of all gradients under ZeRO-1, not only of its own part (DeepSpeed).",
             has_option=False,
         ),
     ] = False
@@ -198,13 +201,14 @@ class LayerSharding:
     hides_weights: Annotated[
         bool,
         Description(
-            "Gather weights beside the first forward; with ZeRO-3, beside the layer before, in each pass.",
+            "Overlap the gathering of weights with the first forward; with ZeRO-3, with the previous layer in each "
+            "pass.",
             option="--overlap-param-gather",
         ),
     ] = False
     hides_tensor: Annotated[
         bool,
-        Description("Run collectives of the tensor group beside the matrix products.", option="--tp-comm-overlap"),
+        Description("Overlap collectives of the tensor group with the matrix products.", option="--tp-comm-overlap"),
     ] = False
     fit_factor: FitFactor = 1.0
 

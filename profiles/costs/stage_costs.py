@@ -373,8 +373,8 @@ class StageCosts(CostSource):
     def _stage(self, op: Compute | AnyWeightsOp) -> StageCost:
         if not 0 <= op.stage < len(self.stages):
             raise ProfileError(
-                f"op {op}: got stage {op.stage}, expected stages 0 to {len(self.stages) - 1}, as the costs "
-                f"({self.origin}) have; give the costs of every stage"
+                f"op {op}: got stage {op.stage}, expected stages 0 to {len(self.stages) - 1}, the stages of the costs "
+                f"({self.origin}); give the costs of every stage"
             )
         return self.stages[op.stage]
 
@@ -393,7 +393,7 @@ class StageCosts(CostSource):
         if seconds is None:
             raise ProfileError(
                 f"op {op}: got no seconds of {op.phase.value} on stage {op.stage} in the costs ({self.origin}), "
-                f"expected them; {self.advice}"
+                f"expected seconds for this op; {self.advice}"
             )
         seconds += self._convert_s(op)
         return seconds + cost.said("predict_s") if looks_ahead(op) else seconds

@@ -106,7 +106,9 @@ def fit_kernels(kernels: Sequence[MeasuredKernel], gpu: Gpu) -> Gpu:
             f"kernels: got {len(products)} products of matrices, expected at least {FEWEST_PRODUCTS}; measure more"
         )
     if gpu.kernels is None:
-        raise ProfileError(f"gpu {gpu.name}: got no kernels, expected a curve to start from, as kernels: a100")
+        raise ProfileError(
+            f'gpu {gpu.name}: got no field kernels, expected the name of a curve to start from; add "kernels": "a100"'
+        )
     fitted = _searched(_reaching(gpu, products), _some(products), _PRODUCT_KNOBS)
     attention = [kernel for kernel in kernels if kernel.operator.kind in ("attention", "attention_backward")]
     if attention:

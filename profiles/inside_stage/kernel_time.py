@@ -49,7 +49,7 @@ def kernel_s(operator: Operator, gpu: Gpu, precision: MatmulPrecision, attention
     """
     curve = gpu.kernels
     if curve is None:
-        raise ProfileError(f"gpu {gpu.name}: got no kernels, expected the name of a curve, as kernels: a100")
+        raise ProfileError(f'gpu {gpu.name}: got no field kernels, expected the name of a curve; add "kernels": "a100"')
     if precision in LINEAR_BYTES and not operator.is_linear:
         precision = "bfloat16"
     if operator.kind in ("matmul", "group_matmul"):
@@ -107,5 +107,7 @@ def _reachable(gpu: Gpu, precision: MatmulPrecision) -> float:
 def _multiprocessors(gpu: Gpu) -> int:
     """Return the number of multiprocessors."""
     if gpu.multiprocessors is None:
-        raise ProfileError(f"gpu {gpu.name}: got no multiprocessors, expected their number; add it to the GPU's file")
+        raise ProfileError(
+            f"gpu {gpu.name}: got no field multiprocessors, expected their number; add it to the GPU's file"
+        )
     return gpu.multiprocessors

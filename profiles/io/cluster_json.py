@@ -162,12 +162,12 @@ def _nic_faults(record: ClusterRecord) -> list[str]:
     for index, devices in enumerate(record.nics):
         if not devices or max(devices) >= len(record.devices):
             faults.append(
-                f"nics.{index}: got devices {list(devices)[:8]}, expected some of 0 to {len(record.devices) - 1}"
+                f"nics.{index}: got devices {list(devices)[:8]}, expected devices from 0 to {len(record.devices) - 1}"
             )
         elif len({record.devices[device].node for device in devices}) > 1:
             faults.append(f"nics.{index}: got devices of several nodes, expected devices of one node")
         if seen & set(devices) or len(set(devices)) < len(devices):
-            faults.append(f"nics.{index}: got a device again, expected each in one NIC")
+            faults.append(f"nics.{index}: got a device twice, expected each device in one NIC")
         seen.update(devices)
     return faults
 

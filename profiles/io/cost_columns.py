@@ -79,8 +79,8 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
     separator = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in written[0]), None)
     if separator is not None:
         return [
-            f"row 1: got {separator!r} between columns, expected ','; save it with commas between columns and points "
-            "in numbers"
+            f"row 1: got {separator!r} between columns, expected ','; save the table with commas between columns and "
+            "points in numbers"
         ]
     if all(map(_is_number, written)):
         return [f"row 1: got numbers, expected the names of the columns; start with: {','.join(needed)},backward_s"]
@@ -93,7 +93,10 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
         ]
     for rows, other in (("stage", "layer"), ("layer", "stage")):
         if rows in known and other in names and rows not in names:
-            return [f"row 1: got column {other}, expected a row per {rows}; rename it, or give it as {other} costs"]
+            return [
+                f"row 1: got column {other}, expected a row per {rows}; rename the column, or give the table as "
+                f"{other} costs"
+            ]
     faults = _unknown_faults([column.written for column in columns if column.name not in known], known)
     for name in known:
         same = [column.written for column in columns if column.name == name]
@@ -101,16 +104,17 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
             also = "twice" if len(set(same)) == 1 else f"as {' and '.join(map(shown, same))}"
             faults.append(f"row 1: got column {name} {also}, expected once; remove one")
     faults += _unit_faults(columns)
-    faults += [f"row 1: got no column {name}, expected it; add it" for name in needed if name not in names]
+    faults += [f"row 1: got no column {name}, expected this column; add it" for name in needed if name not in names]
     halves = [name for name in BACKWARDS[1:] if name in names]
     if "backward_s" not in names and len(halves) < 2:
         faults.append(
-            "row 1: got no backward, expected column backward_s, or backward_input_s and backward_weight_s; add it"
+            "row 1: got no backward, expected column backward_s, or columns backward_input_s and backward_weight_s; "
+            "add them"
         )
     elif len(halves) == 1:
         faults.append(
-            f"row 1: got column {halves[0]} without the other half, expected both, or neither: backward_s, or b, is "
-            "the whole backward, where papers on zero bubbles write B for our I; add the other, or rename b to i"
+            f"row 1: got column {halves[0]} without the other half of the backward, expected both or neither; add the "
+            "other half, or rename b to i if it is the backward for inputs (B in papers on zero bubbles)"
         )
     return faults
 

@@ -107,7 +107,9 @@ def _stage_costs(table: _Table) -> StageCosts:
     for number, values in rows:
         stage = values.pop("stage")
         if stage in stages:
-            faults.append(f"row {number}, column stage: got stage {stage} again, expected each once; remove a row")
+            faults.append(
+                f"row {number}, column stage: got stage {stage} again, expected each stage once; remove a row"
+            )
         stages[stage] = StageCost(**values)
     if not faults and sorted(stages) != list(range(len(stages))):
         missing = next(stage for stage in range(len(stages)) if stage not in stages)
@@ -123,7 +125,7 @@ def _stage_costs(table: _Table) -> StageCosts:
 def _layer_costs(table: _Table) -> LayerCosts:
     if len(table.rows) > _MAX_LAYERS:
         raise ProfileError(
-            f"{table.file}: got {len(table.rows)} layers, expected at most {_MAX_LAYERS}; add up neighbours"
+            f"{table.file}: got {len(table.rows)} layers, expected at most {_MAX_LAYERS}; merge neighbouring layers"
         )
     rows, faults = _rows(table, ("layer", *COST_COLUMNS), ("forward_s",))
     overlap = _overlap(rows, faults)
@@ -131,8 +133,8 @@ def _layer_costs(table: _Table) -> LayerCosts:
     are_numbers = all(name.isdecimal() and len(name) <= _MAX_DIGITS for _, name in names)
     if are_numbers:
         faults += [
-            f"row {number}, column layer: got {name} after {before}, expected rising numbers: a stage has neighbouring "
-            "rows; sort them"
+            f"row {number}, column layer: got {name} after {before}, expected rising numbers, as a stage has "
+            "neighbouring rows; sort the rows"
             for (_, before), (number, name) in pairwise(names)
             if int(name) <= int(before)
         ]
@@ -169,7 +171,8 @@ def _row(number: int, columns: Sequence[Column], cells: Sequence[str], faults: l
     whole, *halves = (values.get(name) for name in BACKWARDS)
     if len(faults) == before and whole is None and None in halves:
         faults.append(
-            f"row {number}: got no backward, expected backward_s, or backward_input_s and backward_weight_s; fill it in"
+            f"row {number}: got no backward, expected backward_s, or backward_input_s and backward_weight_s; fill in "
+            "the cells"
         )
     return _Row(number, values) if len(faults) == before else None
 
@@ -179,7 +182,8 @@ def _overlap(rows: Sequence[_Row], faults: list[str]) -> float:
     overlaps = [(number, values.pop("overlap", 0.0)) for number, values in rows]
     first = overlaps[0][1] if overlaps else 0.0
     faults += [
-        f"row {number}, column overlap: got {overlap:g}, expected {first:g} as above; give the same in every row"
+        f"row {number}, column overlap: got {overlap:g}, expected {first:g} as in the rows above; give the same in "
+        "every row"
         for number, overlap in overlaps
         if overlap != first
     ]

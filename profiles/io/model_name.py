@@ -13,7 +13,7 @@ from pipesched.schedules.common import guess, shown
 
 BUILT_IN = ("alexnet", "conv", "digits", "gpt", "lenet5", "lstm", "mlp", "resnet", "vgg16")
 """The models that come with pipesched."""
-TRUST_ADVICE = "try trusted(name) of pipesched.profiles.io if it is yours"
+TRUST_ADVICE = "try trusted(name) of pipesched.profiles.io if you trust the file"
 
 
 _GRAPH, _LAYERS = "graph ", "layers "
@@ -85,8 +85,8 @@ def require_trusted(name: str) -> None:
     file = imports_of(name)
     if file is not None:
         raise ProfileError(
-            f"{file}: model: got {shown(str(name))}, expected one of {', '.join(BUILT_IN)}: a file may not choose "
-            f"code to import; {TRUST_ADVICE}"
+            f"{file}: model: got {shown(str(name))}, expected one of {', '.join(BUILT_IN)}, because a file may not "
+            f"choose code to import; {TRUST_ADVICE}"
         )
 
 

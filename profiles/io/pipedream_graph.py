@@ -101,7 +101,7 @@ def staged_graph(text: str, file: str, stages: Sequence[int]) -> str:
     """
     layers = [layer.name.split()[0] for layer in read_pipedream_graph(text, file).layers]
     if len(layers) != len(stages):
-        raise ProfileError(f"{file}: got {len(layers)} layers, expected {len(stages)}; is it the graph that was cut?")
+        raise ProfileError(f"{file}: got {len(layers)} layers, expected {len(stages)}; use the graph of the partition")
     stage_of = dict(zip(layers, stages, strict=True))
     lines = []
     for line in text.splitlines():
@@ -123,7 +123,9 @@ def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]
             edges.append((number, match["source"], match["target"]))
         elif match := _NODE.fullmatch(line):
             if match["name"] in nodes:
-                raise ProfileError(f"{place}: got a second {shown(match['name'])}, expected each node once; rename it")
+                raise ProfileError(
+                    f"{place}: got a second node {shown(match['name'])}, expected each node once; rename it"
+                )
             nodes[match["name"]] = _node(match, place)
         elif line.strip():
             raise ProfileError(
@@ -169,7 +171,9 @@ def _chain(nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]], fil
         order = list(TopologicalSorter(sources).static_order())
     except CycleError as error:
         cycle = " -> ".join(error.args[1])
-        raise ProfileError(f"{file}: got a cycle {cycle[:200]}, expected none; remove one of its edges") from error
+        raise ProfileError(
+            f"{file}: got a cycle {cycle[:200]}, expected a graph without cycles; remove one of its edges"
+        ) from error
     longest_s: dict[str, float] = {}
     for name in order:
         own_s = nodes[name].forward_s + nodes[name].backward_s
@@ -179,7 +183,7 @@ def _chain(nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]], fil
     needed = {name: sorted(set(of), key=lambda source: (-longest_s[source], source)) for name, of in sources.items()}
     chain = [name for name in dict.fromkeys(_depth_first(ends, needed)) if not nodes[name].is_input]
     if not chain:
-        raise ProfileError(f"{file}: got no layers, expected at least one beside inputs; is it the right file?")
+        raise ProfileError(f"{file}: got no layers, expected at least one beside inputs; use another file")
     return chain
 
 
@@ -204,8 +208,8 @@ def _given_stages(
     given = {name: stage for name in order if (stage := nodes[name].stage) is not None}
     if 0 < len(given) < len(order):
         raise ProfileError(
-            f"{file}: got a stage_id of {len(given)} of {len(order)} layers, expected one of each or none; add the "
-            "others, or remove these"
+            f"{file}: got a stage_id of {len(given)} of {len(order)} layers, expected a stage_id for each layer, or "
+            "for none; add the others, or remove these"
         )
     number = {stage: index for index, stage in enumerate(sorted(set(given.values())))}
     for name in order:
@@ -213,6 +217,6 @@ def _given_stages(
             if source in given and given[source] > given[name]:
                 raise ProfileError(
                     f"{file}: {name[:60]}: got stage_id={given[name]}, but it needs {source[:60]} of stage "
-                    f"{given[source]}; expected stages in the order of the edges"
+                    f"{given[source]}, expected stages in the order of the edges; correct one stage_id"
                 )
     return {name: number[stage] for name, stage in given.items()}

@@ -90,12 +90,12 @@ class Plan:
         num_stages = run.lists(num_steps).num_stages
         if num_stages != len(self.partition):
             raise ProfileError(
-                f"plan: partition: got {len(self.partition)} stages, expected the {num_stages} of {run.name}; "
+                f"plan: partition: got {len(self.partition)} stages, expected {num_stages}, the stages of {run.name}; "
                 "make the plan again"
             )
         if self.microbatch_size * run.microbatches_per_step != self.batch_size:
             raise ProfileError(
                 f"plan: batch_size: got {self.batch_size} samples, expected {run.microbatches_per_step} micro-batches "
-                f"of {self.microbatch_size}, as {run.name} takes for a step; make the plan again"
+                f"of {self.microbatch_size}, the samples of a step of {run.name}; make the plan again"
             )
         return run

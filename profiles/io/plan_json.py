@@ -54,7 +54,7 @@ def _chosen(text: str, file: str) -> PlanRecord:
     for row in rows:
         if row.plan is not None:
             return row.plan
-    raise ProfileError(f"{file}: got {len(rows)} settings without a plan, expected one with it; {advice}")
+    raise ProfileError(f"{file}: got {len(rows)} settings without a plan, expected one setting with its plan; {advice}")
 
 
 def read_plan(text: str, file: str) -> Plan:

@@ -105,7 +105,7 @@ def _inconsistencies(profile: Profile) -> list[str]:
         f"{got} {given[:8]}, expected rising numbers" for got, given in numbers.items() if given != sorted(set(given))
     ]
     faults += [
-        f"ties.{index}.layers: got {tie.layers[-1]}, expected numbers below {len(profile.layers)}"
+        f"ties.{index}.layers: got {tie.layers[-1]}, expected layers below {len(profile.layers)}"
         for index, tie in enumerate(profile.ties)
         if tie.layers[-1] >= len(profile.layers)
     ]

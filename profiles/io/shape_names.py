@@ -256,7 +256,9 @@ def _changed_experts(text: str, experts: Experts | None, given: dict[str, Any], 
         experts, used = None, [key for key in used if key != "experts"]
     elif experts is None and "experts" in given:
         if "topk" not in given:
-            raise ProfileError(f"model {shown(text)}: got no topk, expected a number, beside experts; append topk=...")
+            raise ProfileError(
+                f"model {shown(text)}: got no topk, expected a number together with experts; append topk=..."
+            )
         experts = Experts(count=given["experts"], topk=given["topk"], ffn=ffn)
     if experts is None:
         _require_unused(text, used, "experts", "experts=8")
@@ -280,7 +282,9 @@ def _changed_latent(text: str, latent: LatentAttention | None, given: dict[str, 
 
 def _require_unused(text: str, used: list[str], owner: str, advice: str) -> None:
     if used:
-        raise ProfileError(f"model {shown(text)}: {used[0]}: got it without {owner}, expected both; append {advice}")
+        raise ProfileError(
+            f"model {shown(text)}: {used[0]}: got this argument without {owner}, expected both; append {advice}"
+        )
 
 
 def _faults(shape: ModelShape, given: dict[str, Any]) -> list[str]:
@@ -299,7 +303,8 @@ def _faults(shape: ModelShape, given: dict[str, Any]) -> list[str]:
     if experts is not None and not any(map(shape.has_experts, range(shape.layers))):
         faults.append(
             f"experts: got {experts.count} for no block: dense_first={experts.first_dense} and "
-            f"moe_every={experts.every} of layers={shape.layers}, expected some block with experts; lower dense_first"
+            f"moe_every={experts.every} of layers={shape.layers}, expected at least one block with experts; lower "
+            "dense_first"
         )
     if shape.latent is not None and shape.kv_heads != shape.heads:
         faults.append(f"kv_heads: got {shape.kv_heads} with mla, expected heads={shape.heads}; leave it out")

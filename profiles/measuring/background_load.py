@@ -102,8 +102,8 @@ class Companions:
         lines = errors.read().decode(errors="replace").split("\n")
         reason = next((line.strip() for line in reversed(lines) if line.strip()), f"no answer in {_READY_S:.0f} s")
         return ProfileError(
-            f"companions of {self._model}: got {reason[:300]}, expected them to run it; "
-            "name the model so that resolve_model finds it, or use companions=0"
+            f"companions of {self._model}: got {reason[:300]}, expected processes that run the model; name the model "
+            "so that resolve_model finds it, or use companions=0"
         )
 
     def _stop(self) -> None:

@@ -52,8 +52,8 @@ def measure_sharing(
     """
     if not can_bind():
         raise ProfileError(
-            f"sharing a core: got {num_processes} processes on a system that binds none to a core, expected Linux; "
-            "leave it out"
+            f"sharing a core: got {num_processes} processes on a system that cannot bind processes to cores, expected "
+            "Linux; leave `pipelines` out"
         )
     numbers = range(2, num_processes + 1)
     ratios: dict[int, list[float]] = {number: [] for number in numbers}

@@ -296,7 +296,8 @@ class LayerChain:
         if not is_value(y):
             raise self._fault(
                 number,
-                f"got {type(y).__name__}, expected it to return a tensor or a tuple of tensors; pack or split it",
+                f"got {type(y).__name__}, expected a tensor or a tuple of tensors as the output; pack or split the "
+                "output",
             )
         if is_last and not (isinstance(y, Tensor) and y.numel() == 1):
             shape = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"{len(y)} tensors"
@@ -332,7 +333,7 @@ class LayerChain:
     def _blamed(self, number: int, error: Exception) -> ProfileError:
         message = error_text(error)
         got = f"got {type(error).__name__} ({message}){users_place(error)}"
-        return self._fault(number, f"{got}, expected it to run; try fewer samples, or correct it")
+        return self._fault(number, f"{got}, expected a result; try fewer samples, or correct the layer")
 
     def _fault(self, number: int, what: str) -> ProfileError:
         return ProfileError(f"model {self.model.name}: layer {number} ({self.model.layer_names[number]}): {what}")

@@ -146,8 +146,8 @@ def measure_links(
         )
     if len(set(sizes_bytes)) < 2 or min(sizes_bytes) < 1 or repeats < 1 or warmup < 0:
         raise ProfileError(
-            f"links: got sizes {list(sizes_bytes)}, repeats {repeats}, warmup {warmup}, expected two sizes or more of "
-            "at least 1 byte, 1 repeat and 0 warmup or more; leave them out for the defaults"
+            f"links: got sizes {list(sizes_bytes)}, repeats {repeats}, warmup {warmup}, expected at least two sizes of "
+            "at least 1 byte, at least 1 repeat, and warmup of at least 0; leave them out for the defaults"
         )
     pairs = list(combinations(range(size), 2))
     times_s = torch.zeros(len(pairs), len(sizes_bytes), dtype=torch.float64, device=device)
@@ -209,7 +209,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=get_args(Carrier), default="gloo")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES_BYTES), help="message sizes [bytes]")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--timeout-s", type=float, default=60.0, help="how long any wait may take [s]")
+    parser.add_argument("--timeout-s", type=float, default=60.0, help="time limit of each wait [s]")
     parser.add_argument("--slowdown", action="store_true", help="measure two ranks that compute beside their messages")
     parser.add_argument("--meet", default="env://", help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
@@ -270,7 +270,8 @@ def _device(backend: str, meet: str) -> torch.device:
     missing = [name for name in needed if name not in os.environ]
     if missing:
         raise ProfileError(
-            f"links: got no {', '.join(missing)} in the environment, expected it from torchrun; start it with torchrun"
+            f"links: got no {', '.join(missing)} in the environment, expected the environment of torchrun; start with "
+            "torchrun"
         )
     if backend == "gloo":
         return torch.device("cpu")

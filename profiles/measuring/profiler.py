@@ -205,7 +205,7 @@ def _present_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without the accelerator
         reason = (str(error).splitlines() or ["no such device"])[0]
         raise ProfileError(
-            f"profiling: device: got {name} ({reason}), expected one of this machine; try cpu"
+            f"profiling: device: got {name} ({reason}), expected a device of this machine; try cpu"
         ) from error
     return target
 

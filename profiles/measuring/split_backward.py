@@ -86,7 +86,9 @@ def run_input_pass(
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ProfileError(f"the backward for the input failed: {reason}") from error
     if all(x.grad is None for x in xs):
-        raise ProfileError("the output does not depend on the input, expected it to; a stage cannot be cut off there")
+        raise ProfileError(
+            "the output does not depend on the input, expected an output that does; cut the stage elsewhere"
+        )
     _require_possible(groups)
     return Rest(groups, apart)
 

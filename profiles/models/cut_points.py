@@ -97,7 +97,7 @@ class CutRule:
         if len(starts) < 2:
             raise ProfileError(
                 "got a module without a place to cut, expected at least two layers; call pipesched.cut_point() in "
-                "forward where one may end, or name submodules as cuts"
+                "forward where a layer may end, or name submodules as cuts"
             )
         return _numbered(starts)
 

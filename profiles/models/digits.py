@@ -100,7 +100,8 @@ def _scans() -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # it has no types
     except ModuleNotFoundError as error:
         raise ProfileError(
-            'model digits: got no scikit-learn, expected it for its scans; try pip install "pipesched[digits]"'
+            "model digits: got no package scikit-learn, which has the scans, expected it installed; try pip install "
+            '"pipesched[digits]"'
         ) from error
     pixels, classes = load_digits(return_X_y=True)
     order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))

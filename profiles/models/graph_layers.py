@@ -87,8 +87,8 @@ class CutGraph:
                 if len(layers) > 1:
                     raise ProfileError(
                         f"buffer {state_name(root)}: got changes in place that layers {self.names[layers[0]]} and "
-                        f"{self.names[layers[1]]} share, expected a buffer of one layer; give each its own, or cut "
-                        "elsewhere"
+                        f"{self.names[layers[1]]} share, expected a buffer of one layer; give each layer a buffer of "
+                        "its own, or cut elsewhere"
                     )
 
     def _entering(self, layer: int) -> list[Node]:

@@ -121,7 +121,8 @@ def hugging_face(kind: str, /, *, context: int = 0, image: int = 0, text: str = 
     kind = str(given.pop("model_type", ""))
     if kind not in types:
         raise ProfileError(
-            f"model {name}: got model_type {shown(kind)}, {guess(kind, types)}expected one of transformers; try hf:gpt2"
+            f"model {name}: got model_type {shown(kind)}, {guess(kind, types)}expected a model_type of transformers; "
+            "try hf:gpt2"
         )
     with users_code(f"model {name}: its configuration"), _quiet():
         default = for_model(kind)
@@ -239,5 +240,5 @@ def _imported(name: str, module: str, command: str) -> Any:
     except Exception as error:  # torchvision raises RuntimeError beside a torch that it was not built for
         library = module.partition(".")[0]
         raise ProfileError(
-            f"model {name}: got no {library} that can be imported, expected it installed; try {command}"
+            f"model {name}: got no importable package {library}, expected it installed; try {command}"
         ) from error

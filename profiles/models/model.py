@@ -64,12 +64,12 @@ class Model:
             if isinstance(layer, nn.Module) or not callable(layer):
                 raise ProfileError(
                     f"model {self.name}: layer {index}: got {type(layer).__name__}, expected a function that builds "
-                    "it; try functools.partial(copy.deepcopy, layer)"
+                    "the layer; try functools.partial(copy.deepcopy, layer)"
                 )
         if len(self.layers) != len(self.layer_names):
             raise ProfileError(
-                f"model {self.name}: got {len(self.layer_names)} layer names for {len(self.layers)} layers, "
-                "expected one each; name every layer"
+                f"model {self.name}: got {len(self.layer_names)} layer names for {len(self.layers)} layers, expected "
+                "one per layer; name every layer"
             )
         if self.ties and self.build_range is None:
             raise ProfileError(
@@ -122,8 +122,8 @@ def build_layers(
     for index, layer in enumerate(_built(model, first, last, seed), first):
         if not isinstance(layer, nn.Module):
             raise ProfileError(
-                f"model {model.name}: layer {index}: got {type(layer).__name__}, expected a torch.nn.Module; "
-                "return one from its builder"
+                f"model {model.name}: layer {index}: got {type(layer).__name__}, expected a torch.nn.Module; return a "
+                "module from its builder"
             )
         if any(map(is_lazy, chain(layer.parameters(), layer.buffers()))):  # its first input would draw its weights
             raise ProfileError(
@@ -190,7 +190,7 @@ def users_code(what: str, seed: int = 0) -> Iterator[None]:
     except Exception as error:  # a user's code may raise anything
         message = error_text(error)
         raise ProfileError(
-            f"{what}: got {type(error).__name__} ({message}), expected it to work; correct it"
+            f"{what}: got {type(error).__name__} ({message}), expected a result; correct the function"
         ) from error
 
 

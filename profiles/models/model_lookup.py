@@ -54,7 +54,7 @@ def resolve_model(text: str) -> Model:
         ProfileError: The model or an argument is unknown or invalid, or a name from a file would cause an import.
     """
     if not isinstance(text, str):
-        raise ProfileError(f"model: got {shown(text)}, expected its name; try gpt:layers=8,width=320")
+        raise ProfileError(f"model: got {shown(text)}, expected the name of a model; try gpt:layers=8,width=320")
     require_trusted(text)
     name, _, rest = text.partition(":")
     if name in MODELS:
@@ -113,8 +113,8 @@ def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., 
         raise _bare_module(text, f"{attribute}, a bare nn.Module")
     if not callable(factory):
         raise ProfileError(
-            f"model {text!r}: got no function {attribute!r} in {module_name}, expected one that returns the model; "
-            "check its spelling"
+            f"model {text!r}: got no function {attribute!r} in {module_name}, expected a function that returns the "
+            "model; check the spelling"
         )
     return factory
 
@@ -130,7 +130,8 @@ def _bare_module(text: str, got: str) -> ProfileError:
 def _users_fault(text: str, what: str, error: Exception) -> ProfileError:
     message = error_text(error)
     return ProfileError(
-        f"model {text!r}: {what} {type(error).__name__}: {message}; it must work in a plain Python started here"
+        f"model {text!r}: {what} {type(error).__name__}: {message}; the import must work in a plain Python process "
+        "started in this folder"
     )
 
 

@@ -74,8 +74,8 @@ def _with_memory(module: nn.Module, names: Collection[str]) -> nn.Module:
     """Return the module; raises ProfileError if one of the parameters `names` has no memory."""
     if any(tensor.is_meta for name, tensor in module.named_parameters(remove_duplicate=False) if name in names):
         raise ProfileError(
-            "got a factory that keeps its module or makes it on the meta device, expected a new module with weights in "
-            "each call; build it there"
+            "got a factory that reuses its module or builds it on the meta device, expected a new module with weights "
+            "in each call; build the module inside the factory"
         )
     return module
 

@@ -70,8 +70,8 @@ def require_known_ties(model: Model, bounds: Sequence[tuple[int, int]]) -> None:
             if stage_of[layer] != stage_of[first]:
                 raise ProfileError(
                     f"model {model.name}: layer {first} on stage {stage_of[first]} and layer {layer} on stage "
-                    f"{stage_of[layer]} share {name} through their builders, expected finished modules, whose ties are "
-                    "known; return the modules themselves, or cut the model so that one stage has both"
+                    f"{stage_of[layer]} share {name} through their builders, expected finished modules, which show "
+                    "their ties; return the modules themselves, or cut the model so that one stage has both layers"
                 )
 
 

@@ -296,8 +296,8 @@ def _copied(module: nn.Module) -> nn.Module:
     except Exception as error:  # a user's module may hold anything
         message = error_text(error)
         raise ProfileError(
-            f"got {type(error).__name__} ({message}) in copy.deepcopy of the module, expected one that can be copied; "
-            "keep other tensors as buffers, and use torch.nn.utils.parametrizations for weight_norm"
+            f"got {type(error).__name__} ({message}) in copy.deepcopy of the module, expected a module that can be "
+            "copied; keep other tensors as buffers, and use torch.nn.utils.parametrizations for weight_norm"
         ) from error
 
 
@@ -387,7 +387,8 @@ def _require_known_shapes(graph: torch.fx.GraphModule) -> None:
 
 _DEPENDS = (
     "got a branch or a shape that depends on values of tensors{}, expected a forward that runs the same operations for "
-    "every batch; use torch.where, or give the model as a list of layers, which runs as it is and is cut between them"
+    "every batch; use torch.where, or give the model as a list of layers, which is cut between its layers without a "
+    "trace"
 )
 _LAYERS = Path(nn.__file__).parent
 
@@ -401,4 +402,7 @@ def _trace_fault(error: Exception) -> str:
         inner = [frame for frame in all_frames if Path(frame.filename).is_relative_to(_LAYERS)]
         inside = f" (in {inner[-1].name} of torch.nn)" if inner and inner[-1].name != "_call_impl" else ""
         return where + _DEPENDS.format(inside)
-    return f"{where}got {type(error).__name__} ({message}) in forward, expected it to run with the example; correct it"
+    return (
+        f"{where}got {type(error).__name__} ({message}) in forward, expected a result for the example; correct the "
+        "model or the example"
+    )

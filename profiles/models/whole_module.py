@@ -47,7 +47,7 @@ def trace_model(
         ProfileError: The module cannot be traced or cut, or has parameters without a shape.
     """
     if example is None and batch is None:
-        raise ProfileError(f"model {name}: got neither batch nor example, expected one of them to trace with; add it")
+        raise ProfileError(f"model {name}: got neither batch nor example, expected one of them for the trace; pass one")
     if isinstance(module, nn.Module):
         return model_of(name, module, lambda _names, _seed: module, loss, batch, cuts, example)
     source = ModuleFactory(module, lambda made: made)
@@ -71,7 +71,7 @@ def model_of(
     """
     if not isinstance(outline, nn.Module):
         raise ProfileError(
-            f"model {name}: got {type(outline).__name__} from its function, expected an nn.Module; return it"
+            f"model {name}: got {type(outline).__name__} from its function, expected an nn.Module; return a module"
         )
     if any(map(is_lazy, outline.parameters())):
         raise ProfileError(

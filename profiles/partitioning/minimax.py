@@ -109,7 +109,8 @@ def balanced_partition(
     rates = (1.0,) * num_stages if speeds is None else tuple(speeds)
     if len(rates) != num_stages or not all(math.isfinite(speed) and speed > 0 for speed in rates):
         raise ProfileError(
-            f"partition: got speeds {rates[:8]}, expected {num_stages}, one above 0 for each stage; correct the cluster"
+            f"partition: got speeds {rates[:8]}, expected {num_stages} speeds above 0, one per stage; correct the "
+            "cluster"
         )
     sums = [0.0, *accumulate(seconds)]
     if fits is None:
@@ -179,8 +180,8 @@ def cheapest_by_table(
     limit = float(best[-1])
     if not math.isfinite(limit):
         raise ProfileError(
-            f"partition: got no way to cut {num_layers} layers into {num_stages} stages that are all possible, "
-            "expected one; use more stages, more memory or smaller micro-batches"
+            f"partition: got no cut of {num_layers} layers into {num_stages} stages that all fit, expected one; use "
+            "more stages, more memory or smaller micro-batches"
         )
     partitions = []
     for large_last in orders:

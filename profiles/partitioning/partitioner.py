@@ -374,6 +374,6 @@ def _does_not_fit(profile: Profile, microbatch_size: int, cluster: Cluster, num_
     given = min(d.memory_bytes for d in cluster.devices[:num_devices] if d.memory_bytes is not None)
     smaller = ", or a smaller micro-batch" if microbatch_size > profile.microbatch_sizes[0] else ""
     return (
-        f"partition of {profile.model}: got devices with {given} bytes, the smallest of them, expected {least} on each "
-        f"for {num_devices} stages of 1F1B; use more devices{smaller}"
+        f"partition of {profile.model}: got a smallest device with {given} bytes, expected {least} bytes on each for "
+        f"{num_devices} stages of 1F1B; use more devices{smaller}"
     )

@@ -149,7 +149,7 @@ def replicated_partition(
     if not math.isfinite(free.best_s[0, end]):
         raise ProfileError(
             f"partition: got {len(layers)} layers for {num_devices} devices in a straight pipeline, expected at least "
-            "one layer each; use fewer devices, or let stages be replicated"
+            "one layer per device; use fewer devices, or let stages be replicated"
         )
     best = tuple(free.stages(0, end))
     if stage_bytes is None or _fits(best, places, stage_bytes):
@@ -160,7 +160,7 @@ def replicated_partition(
     least = pipelines(LayerSums(layers, "bytes", straight, stage_bytes, prefixes), levels, places).best_s[0, end]
     given = min(device.memory_bytes for device in places if device.memory_bytes is not None)
     raise ProfileError(
-        f"partition: got devices with {given} bytes, the smallest of them, expected {least:.0f} on each for "
+        f"partition: got a smallest device with {given} bytes, expected {least:.0f} bytes on each for "
         f"{num_devices} devices of 1F1B-RR; use more memory or devices, or try `by=time`"
     )
 

@@ -96,7 +96,7 @@ def _lost(process: SpawnProcess) -> WorkerLostError:
     code = process.exitcode or 0
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return WorkerLostError(
-        f"workers: got {how} of one, expected it to finish its work; try fewer workers, or more memory"
+        f"workers: got {how} of a worker process, expected each to finish its work; try fewer workers, or more memory"
     )
 
 

@@ -55,7 +55,7 @@ def unnamed_passes(trace: RankTrace, window: Interval) -> list[NamedRange]:
     if not runs or len(forwards) != len(backwards) or {frozenset(run.arrows) for run in backwards} != numbers.keys():
         raise ProfileError(
             f"{trace.file}: got no range of a pass, and {len(forwards)} runs of forward ops with {len(backwards)} runs "
-            "of backwards, expected one run of backwards for each of forward ops; the trace has "
+            "of backwards, expected one run of backwards for each run of forward ops; the trace has "
             f"{named_ranges(trace)}; try 'with pipesched.annotate(stage):' around the step, or `patterns`"
         )
     passes = []

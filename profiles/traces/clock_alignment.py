@@ -73,8 +73,8 @@ def align_clocks(num_ranks: int, messages: Iterable[MessageTimes]) -> ClockAlign
         if not math.isfinite(upper[rank] - lower[rank]):
             way = f"to rank {rank}" if math.isinf(upper[rank]) else f"from rank {rank}"
             raise ProfileError(
-                f"clocks: got no messages {way}, expected messages in both directions, to align its clock; try "
-                "traces of a whole step with its backward passes, or `has_one_clock=True` if all ranks have one"
+                f"clocks: got no messages {way}, expected messages in both directions, to align the clock of the rank; "
+                "try traces of a whole step with its backward passes, or `has_one_clock=True` if all ranks have one"
             )
     pairs = list(zip(lower, upper, strict=True))
     offsets = tuple(round((low + high) / 2) for low, high in pairs)

@@ -140,7 +140,8 @@ class _TraceText:
             separator = self._take(",}")
         if not has_events and {"format", "spans"} <= fields.keys():
             raise ProfileError(
-                f"{self._file}: got a Timeline, expected a trace of a profiler; use the Timeline without an import"
+                f"{self._file}: got a Timeline, expected a trace of a profiler; a Timeline needs no import: use the "
+                "file as it is"
             )
         if not has_events:
             raise ProfileError(

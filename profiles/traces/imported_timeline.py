@@ -198,7 +198,7 @@ def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
         if abs(offset_ns) - uncertainty_ns > (_MOST_APART_ON_HOST_NS if is_one_host else _MOST_APART_NS):
             where = f"the clock of {first.file}{', on the same host' if is_one_host else ''}"
             raise ProfileError(
-                f"{trace.file}: got a clock {offset_ns / 1e9:+.0f} s off {where}, as their messages show, "
+                f"{trace.file}: got a clock {offset_ns / 1e9:+.0f} s off {where}, by the times of their messages, "
                 "expected traces of one step of one run; try other files"
             )
 
@@ -220,7 +220,8 @@ def _require_in_order(ranks: Sequence[RankPasses], messages: Sequence[MessageTim
         if -early_ns > max(_MOST_EARLY_NS, there_and_back_ns // 2):
             raise ProfileError(
                 f"{ranks[receiver].file}: rank {receiver}: got a message {-early_ns / 1e9:,.6g} s before rank {sender} "
-                f"sent it ({ranks[sender].file}), expected it later, as on one clock; try it without `has_one_clock`"
+                f"sent it ({ranks[sender].file}), expected a later arrival, as all ranks have one clock; try without "
+                "`has_one_clock`"
             )
 
 

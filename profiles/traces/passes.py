@@ -149,7 +149,7 @@ def without_nested(ranges: Iterable[NamedRange]) -> list[NamedRange]:
 
 def _as_listed(file: str, ranges: Sequence[NamedRange], listed: Iterable[Op]) -> Iterator[NamedRange]:
     """Yield the ranges with passes from a list: the k-th range of a phase is the list's k-th pass of that phase."""
-    advice = "as the schedule has it; try the schedule that was run, or another `step`"
+    advice = "as in the schedule; try the schedule of the run, or another `step`"
     expected = [part for op in listed for part in computes(op)]
     if not any(
         isinstance(named.meaning, PassName | Compute) and named.meaning.phase is Phase.RECOMPUTE for named in ranges

@@ -268,7 +268,7 @@ def _longest_pauses(traces: Sequence[RankTrace], ranks: Sequence[Sequence[Pass]]
     if len(sizes) > 1 or not count:
         raise ProfileError(
             f"{traces[0].file}: got traces that begin in the middle of a step, expected names or optimizer steps that "
-            "show the begin of the next step; try traces with profiler.step() after each step"
+            "show the beginning of the next step; try traces with profiler.step() after each step"
         )
     return cuts
 
@@ -300,14 +300,14 @@ def step_windows(
     if step is not None:
         for trace, own in zip(traces, windows, strict=True):
             if step not in own:
-                raise ProfileError(f"{trace.file}: step: got {step}, expected a step that it has: {_list(own)}")
+                raise ProfileError(f"{trace.file}: step: got {step}, expected a step of this trace: {_list(own)}")
         common = {step}
     if not common:
         other = min(range(len(traces)), key=lambda place: windows[place].keys() >= windows[0].keys())
         got = f"step {_list(windows[other])}" if windows[other] else "no step of the profiler"
         raise ProfileError(
-            f"{traces[other].file}: got {got}, expected one that all traces have: "
-            f"{traces[0].file} has {_list(windows[0])}; try traces of the same steps"
+            f"{traces[other].file}: got {got}, expected a step that all traces have: {traces[0].file} has "
+            f"{_list(windows[0])}; try traces of the same steps"
         )
     return {number: [own[number] for own in windows] for number in sorted(common, reverse=True)}
 

@@ -64,7 +64,7 @@ def read_own_trace(
             works[rank].append(TimedPass(op, str(event.get("name")), posted_ns, time))
     if sorted(works) != list(range(len(works))) or sorted(devices) != sorted(works):
         raise ProfileError(
-            f"{path}: got work of the ranks {shown(sorted(works))}, expected all from 0; try writing it again"
+            f"{path}: got work of the ranks {shown(sorted(works))}, expected all ranks from 0; try writing it again"
         )
     ranks = [
         RankPasses(str(path), tuple(sorted(works[rank], key=lambda work: (work.posted_ns, work.time))), *posts[rank])
@@ -94,8 +94,8 @@ def _own_op(event: TraceEvent, path: Path) -> tuple[int, Op, int, Interval]:
         duration_us = None
     if op is None or not isinstance(pid, int) or start_us is None or duration_us is None or waited_s is None:
         raise ProfileError(
-            f"{path}: event {shown(name)}: got no op with its times, expected them, as a trace of one Timeline "
-            "has them; try writing it again"
+            f"{path}: event {shown(name)}: got an event without an op and its times, expected both, as in the trace of "
+            "one Timeline; try writing it again"
         )
     start_ns = round(start_us * 1000)
     return pid - 1, op, start_ns - round(waited_s * 1e9), Interval(start_ns, start_ns + round(duration_us * 1000))
@@ -154,7 +154,7 @@ def read_traces(
     if len(traces) == 1 and not traces[0].ranges and not traces[0].flow_starts_ns:
         raise ProfileError(
             f"{paths[0]}: got a trace with {named_ranges(traces[0])}, expected ranges with names of passes; try "
-            "`patterns` with the names of yours"
+            "`patterns` for the names of your passes"
         )
     if len(traces) == 1:
         raise ProfileError(
@@ -271,8 +271,8 @@ def _ranges(trace: RankTrace, window: Interval, *, are_named: bool) -> list[Name
     ranges = [named for named in trace.ranges if window.start_ns <= named.time.start_ns < window.end_ns]
     if not ranges and (trace.ranges or are_named):
         raise ProfileError(
-            f"{trace.file}: got no range of a pass in this step, expected some; the trace has {named_ranges(trace)}; "
-            "try another `step`, or `patterns`"
+            f"{trace.file}: got no range of a pass in this step, expected at least one; the trace has "
+            f"{named_ranges(trace)}; try another `step`, or `patterns`"
         )
     return ranges or unnamed_passes(trace, window)
 

@@ -43,8 +43,8 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
     if left:
         near = f"{per_pipeline * pipelines} or {(per_pipeline + 1) * pipelines}" if per_pipeline else f"{pipelines}"
         raise ScheduleError(
-            f"avgpipe: got {num_microbatches} micro-batches on {pipelines} pipelines, expected as many on each; "
-            f"try {near}"
+            f"avgpipe: got {num_microbatches} micro-batches on {pipelines} pipelines, expected the same number on "
+            f"each; try {near}"
         )
     columns = _averaged(num_ranks, per_pipeline, range(pipelines), pipelines, advance)
     return make_schedule("avgpipe", num_ranks, num_microbatches, columns, tuple(range(num_ranks)) * pipelines)

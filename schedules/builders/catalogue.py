@@ -82,7 +82,7 @@ def build_generated(
         )
     if m > _MAX_GENERATED_MICROBATCHES:
         most = _MAX_GENERATED_MICROBATCHES
-        raise ScheduleError(f"schedule {entry.name}: got {shown(m)} micro-batches, expected at most {most}")
+        raise ScheduleError(f"schedule {entry.name}: got {shown(m)} micro-batches, expected at most {most}; try {most}")
     return entry.stamped(entry.build_generated(p, m, **keywords), keywords)
 
 

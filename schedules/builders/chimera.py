@@ -36,7 +36,7 @@ def chimera(num_ranks: int, num_microbatches: int) -> Schedule:
     p, m = num_ranks, num_microbatches
     if p % 2:
         near = f"{p + 1}" if p == 1 else f"{p - 1} or {p + 1}"
-        raise ScheduleError(f"chimera: got {p} ranks, expected an even number, so that two directions fit; try {near}")
+        raise ScheduleError(f"chimera: got {p} ranks, expected an even number, for two directions; try {near}")
     if m % p:
         near = f"{p}" if m < p else f"{m - m % p} or {m - m % p + p}"
         raise ScheduleError(

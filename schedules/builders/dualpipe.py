@@ -70,8 +70,8 @@ def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
     p, m = num_ranks, num_microbatches
     if m < 2 * p:
         raise ScheduleError(
-            f"dualpipe_v: got {m} micro-batches, expected at least {2 * p}, as many as stages, so that every rank has "
-            f"pairs to overlap; try {2 * p}"
+            f"dualpipe_v: got {m} micro-batches, expected at least {2 * p}, the number of stages, so that every rank "
+            f"has pairs to overlap; try {2 * p}"
         )
     return make_schedule("dualpipe_v", 2 * p, m, _columns(range(p), [0] * p, [0] * p, p, m, "Ss"))
 

@@ -48,8 +48,8 @@ def round_size(name: str, num_ranks: int, num_microbatches: int) -> int:
         below = num_microbatches - num_microbatches % num_rounds
         above = min(below + num_rounds, (num_rounds + 1) * num_ranks)
         raise ScheduleError(
-            f"{name}: got {num_microbatches} micro-batches for {num_ranks} ranks, expected a multiple of the "
-            f"{num_rounds} rounds that this makes; try {below} or {above}"
+            f"{name}: got {num_microbatches} micro-batches for {num_ranks} ranks, expected a multiple of {num_rounds}, "
+            f"the number of rounds; try {below} or {above}"
         )
     return num_microbatches // num_rounds
 

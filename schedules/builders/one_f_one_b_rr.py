@@ -83,6 +83,6 @@ def _check(counts: Sequence[int], num_ranks: int, num_microbatches: int) -> None
         above = num_microbatches + per_round - num_microbatches % per_round
         near = f"{above - per_round} or {above}" if above > per_round else f"{above}"
         raise ScheduleError(
-            f"1f1b_rr: got {num_microbatches} micro-batches for replicas {shown}, expected a multiple of {per_round}: "
-            f"every replica has one in every round; try {near}"
+            f"1f1b_rr: got {num_microbatches} micro-batches for replicas {shown}, expected a multiple of {per_round}, "
+            f"as every replica has one in every round; try {near}"
         )

@@ -138,13 +138,13 @@ def update_period(name: str, num_ranks: int, num_microbatches: int, accumulate: 
     if period < num_ranks:
         raise ScheduleError(
             f"{name}: got accumulate {period} on {num_ranks} ranks, expected at least {num_ranks} micro-batches per "
-            f"Step: a period must not begin before the Step that makes its weights; try accumulate={num_ranks}"
+            f"Step, so that a period begins after the Step that makes its weights; try accumulate={num_ranks}"
         )
     if num_microbatches % period:
         above = num_microbatches + period - num_microbatches % period
         near = f"{above - period} or {above}" if above > period else f"{above}"
         raise ScheduleError(
             f"{name}: got {num_microbatches} micro-batches, expected a multiple of the {period} per Step (accumulate): "
-            f"every Step averages equally many; try {near} micro-batches"
+            f"every Step averages the same number; try {near} micro-batches"
         )
     return period

@@ -84,11 +84,16 @@ def _incomplete(rank: int, row: Sequence[Op]) -> Iterator[Finding]:
             summed.pop(op.stage, None)
         elif isinstance(op, Reduce) and (op.is_over_stages or op.stage in summed):
             if not op.is_over_stages:
-                yield Finding("structure", rank, index, f"{op} comes after {summed[op.stage]}, which lacks its sum")
+                yield Finding(
+                    "structure",
+                    rank,
+                    index,
+                    f"{op} comes after {summed[op.stage]}, whose sum lacks this sum of the replicas",
+                )
             summed[op.stage] = op
         for part in computes(op):
             if part.phase in ENDS_MICROBATCH and part.stage in summed:
-                text = f"{part} comes between {summed[part.stage]} and Step: its gradient would be missing in the sum"
+                text = f"{part} comes between {summed[part.stage]} and Step: the sum would lack its gradient"
                 yield Finding("structure", rank, index, text)
 
 
@@ -152,7 +157,7 @@ def _shared(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
     elif any(Step in kind for kind in kinds.values()):
         rank, events = next((rank, events) for rank, events in replicas.items() if Step in kinds[rank])
         index, op = next((index, op) for index, op in events if isinstance(op, Step))
-        text = f"{op} comes without {Reduce(stage)}, but the stage is on ranks {ranks}: they would drift apart"
+        text = f"{op} comes without {Reduce(stage)}, but the stage is on ranks {ranks}, whose weights would drift apart"
         yield Finding("structure", rank, index, text)
 
 

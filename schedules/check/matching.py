@@ -93,7 +93,7 @@ def _addresses(schedule: Schedule) -> Iterator[Finding]:
             if op.message not in made:
                 yield Finding("matching", rank, index, f"{op} comes before the op that makes it")
             if op.message in sent:
-                yield Finding("matching", rank, index, f"{op} is there again, expected each message to be sent once")
+                yield Finding("matching", rank, index, f"{op} appears again, expected one Send per message")
             sent.add(op.message)
             user = route.get((op.message.receiver, op.message.microbatch))
             if user is None or user == rank:

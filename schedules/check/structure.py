@@ -41,7 +41,7 @@ def structure(schedule: Schedule) -> Iterator[Finding]:
                 seen = places[part.stage, part.microbatch]
                 if part.phase in seen:
                     where = "rank {} op {}".format(*seen[part.phase])
-                    yield Finding("structure", rank, index, f"{part} is there twice, first at {where}")
+                    yield Finding("structure", rank, index, f"{part} appears twice, first at {where}")
                 seen.setdefault(part.phase, (rank, index))
     for stage in range(schedule.num_stages):
         for microbatch in range(schedule.num_microbatches):
@@ -59,13 +59,13 @@ def _complete(stage: int, microbatch: int, seen: _Seen) -> Iterator[Finding]:
         yield Finding(
             "structure",
             *seen[Phase.BACKWARD],
-            f"{stage}B{microbatch} is there beside I or W, expected one of them",
+            f"{stage}B{microbatch} appears beside I or W, expected either B, or I and W",
         )
     for phase, (rank, index) in seen.items():
         if home is not None and rank != home[0]:
             yield Finding(
                 "structure", rank, index,
-                f"{stage}{phase}{microbatch} is here, expected on rank {home[0]} where its forward is",
+                f"{stage}{phase}{microbatch} is on this rank, expected on rank {home[0]}, the rank of its forward",
             )  # fmt: skip
     if Phase.RECOMPUTE in seen:
         user = seen.get(Phase.BACKWARD, seen.get(Phase.BACKWARD_INPUT))

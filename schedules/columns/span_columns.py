@@ -77,8 +77,8 @@ class SpanColumns(Sequence[Span]):
         most = room_bytes() // _SPAN_BYTES if len(self.ops.codes) > _FEW else len(self.ops.codes)
         if len(self.ops.codes) > most:
             raise ScheduleError(
-                f"timeline: got {len(self.ops.codes)} ops, expected at most {most} to be looked at one by one, for "
-                "which there is memory; try fewer micro-batches"
+                f"timeline: got {len(self.ops.codes)} ops, expected at most {most}, for which there is memory; try "
+                "fewer micro-batches"
             )
         codes, rows = self.ops.codes.tolist(), self._rows or [row.ops for row in self.ops.rows()]
         ranks = chain.from_iterable(repeat(rank, len(row)) for rank, row in enumerate(rows))

@@ -134,7 +134,7 @@ def too_many_objects(count: int, num_microbatches: int, op_bytes: int = 150) -> 
     if count <= most:
         return None
     return (
-        f"got {count} ops, expected at most {most} to be looked at one by one, for which there is memory; try "
+        f"got {count} ops, expected at most {most}, for which there is memory; try "
         f"{max(1, num_microbatches * most // count)} micro-batches"
     )
 

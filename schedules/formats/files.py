@@ -87,7 +87,7 @@ def read_text(path: Path | str, limit: int = MAX_BYTES, *, may_be_empty: bool = 
     """
     data = read_bytes(path, limit).removeprefix(codecs.BOM_UTF8)
     if not may_be_empty and not data.strip():
-        raise fault(str(path), "got an empty file, expected something in it; try writing it again")
+        raise fault(str(path), "got an empty file, expected a file with content; try writing the file again")
     if b"\0" in data:
         place = _place_of(data, data.index(b"\0"))
         raise fault(str(path), f"{place}: got NUL, expected text; try saving the file as UTF-8")
@@ -162,7 +162,7 @@ def require_folder(folder: Path, path: Path | str) -> None:
         raise fault(str(path), f"got no folder {str(folder)!r}, expected one; try creating it first")
     if not os.access(folder, os.W_OK | os.X_OK):
         got = f"got a folder {str(folder)!r} without permission to write"
-        raise fault(str(path), f"{got}, expected it; try another")
+        raise fault(str(path), f"{got}, expected a writable folder; try another")
 
 
 @contextmanager

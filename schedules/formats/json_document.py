@@ -127,7 +127,7 @@ def load_document(
         if key not in document:
             if key not in types:
                 continue
-            faults.add(key, f"got nothing, expected a field of type {kind.__name__}; try adding it")
+            faults.add(key, f"got no such field, expected one of type {kind.__name__}; try adding it")
         elif type(document[key]) not in ((int, float) if kind is float else (kind,)):
             faults.add(key, f"got {shown(document[key])}, expected type {kind.__name__}; try correcting it")
     faults.settle()

@@ -66,8 +66,8 @@ def parse_op(text: str) -> Op:
     op = _compute(text) or _message(text) or _stage_op(text) or _overlap(text)
     if op is None:
         raise ScheduleError(
-            f"got {shown(text)}, expected an op such as 2F0, 1SEND_F3, 0REDUCE_GRAD or (0F3;3B1)OVERLAP_F_B; "
-            "try capitals, numbers of at most 9 digits without leading zeros, and nothing else beside them"
+            f"got {shown(text)}, expected an op such as 2F0, 1SEND_F3, 0REDUCE_GRAD or (0F3;3B1)OVERLAP_F_B; try "
+            "capitals, numbers of at most 9 digits without leading zeros, and no other text"
         )
     return op
 
@@ -80,7 +80,9 @@ def parse_op_with_peer(text: str) -> Op:
     """
     op = parse_op(text)
     if isinstance(op, Send | Recv) and op.peer == NO_PEER:
-        raise ScheduleError(f"got {shown(text)}, expected the peer's rank after it; try {op_text(replace(op, peer=0))}")
+        raise ScheduleError(
+            f"got {shown(text)}, expected the rank of the peer at the end; try {op_text(replace(op, peer=0))}"
+        )
     return op
 
 
@@ -127,7 +129,7 @@ def _message(text: str) -> Send | Recv | None:
     payload = Payload(match[5])
     maker = stage - 1 if payload is Payload.ACTIVATION else stage + 1
     if maker < 0:
-        raise ScheduleError(f"got {shown(text)}, expected no activation to come to stage 0; try removing it")
+        raise ScheduleError(f"got {shown(text)}, expected no activation to arrive at stage 0; try removing it")
     return Recv(Message(payload, maker, int(match[6])), NO_PEER if match[7] is None else int(match[7]))
 
 

@@ -200,7 +200,7 @@ def _check(schedule: Schedule, faults: Faults) -> None:
     check_devices(schedule.rank_to_device, faults)
     if len(schedule.rank_to_device) != schedule.num_ranks:
         got = f"got {len(schedule.rank_to_device)} devices for {schedule.num_ranks} ranks"
-        faults.add("rank_to_device", f"{got}, expected as many; try a device per row of ops")
+        faults.add("rank_to_device", f"{got}, expected one device for each rank; try a device per row of ops")
     _check_counts(schedule, faults)
     if faults:
         return

@@ -258,7 +258,10 @@ def _check_row(row: Span | HandOver, times: tuple[float, ...], num_ranks: int, p
     if not all(map(math.isfinite, times)):
         faults.add(place, f"got times {times}, expected finite seconds; try correcting them")
     elif row.end_s < row.start_s:
-        faults.add(place, f"got end {row.end_s} s before start {row.start_s} s, expected it after; try correcting it")
+        faults.add(
+            place,
+            f"got end {row.end_s} s before start {row.start_s} s, expected an end after the start; try correcting it",
+        )
 
 
 def _check_sample(sample: MemorySample, devices: frozenset[int], place: str, faults: Faults) -> None:

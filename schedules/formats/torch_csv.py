@@ -127,7 +127,7 @@ def _rows(text: str, origin: str) -> Iterator[list[str]]:
     try:
         yield from reader
     except csv.Error as error:
-        problem = f"got no CSV ({error}), expected CSV; try it without quotes"
+        problem = f"got no CSV ({error}), expected CSV; try the file without quotes"
         raise fault(origin, f"line {reader.line_num}: {problem}") from error
 
 
@@ -139,13 +139,15 @@ def _require_ops(cells: Sequence[str], origin: str) -> None:
     """
     words = [word for cell in cells if (word := cell.strip())]
     if len(words) == 1 and ";" in words[0] and not words[0].startswith("("):
-        raise fault(origin, f"row 1: got {shown(words[0])}, expected commas between ops; try them for the semicolons")
+        raise fault(
+            origin, f"row 1: got {shown(words[0])}, expected commas between ops; try commas in place of the semicolons"
+        )
     if len(words) < 2 or any(map(_is_op, words)):
         return
     got = f"row 1: got {shown(','.join(words))}, expected ops of rank 0, as 0F0,0F1,0B0"
     if any(_is_op(word.upper()) for word in words):
         raise fault(origin, f"{got}; try capital letters")
-    raise fault(origin, f"{got}; try it without a header, if it is one; a table of costs is no schedule")
+    raise fault(origin, f"{got}; try without this line if it is a header; a table of costs is no schedule")
 
 
 def _is_op(word: str) -> bool:
@@ -206,7 +208,9 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
     if not faults:
         check_losses(rows, surveyed, _op, faults)
     if comms and not schedule.is_lowered and len(set(surveyed.rank_of.values())) > 1:
-        faults.add("", "got no Send and no Recv, expected the communication between ranks; try lowering it first")
+        faults.add(
+            "", "got no Send and no Recv, expected the communication between ranks; try lowering the schedule first"
+        )
     faults.settle()
     return "".join(",".join(str(op) for op in row if op is not None) + "\r\n" for row in rows)
 

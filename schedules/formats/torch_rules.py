@@ -148,7 +148,7 @@ def _check_numbers(kind: str, numbers: set[int], count: int, faults: Faults) -> 
         return True
     missing = next((number for number in range(min(count, len(numbers) + 1)) if number not in numbers), None)
     got = f"got {len(numbers)} {kind} up to {highest}" + ("" if missing is None else f" without {missing}")
-    faults.add(kind.split()[0], f"{got}, expected 0 to {count - 1}; try numbering from 0 without holes")
+    faults.add(kind.split()[0], f"{got}, expected 0 to {count - 1}; try numbering from 0 without gaps")
     return False
 
 
@@ -179,7 +179,7 @@ def check_others(rows: Rows, surveyed: Survey, place: CellName, faults: Faults) 
                 case StageOp(stage) if op.is_torchs and surveyed.rank_of.get(stage) != rank:
                     problem = _elsewhere(stage, rank)
                 case Reduce() if (later := last.get(op.stage)) is not None and later[0] > index:
-                    problem = f"expected it after {later[1]}, a backward of its stage; try moving it there"
+                    problem = f"expected a place after {later[1]}, a backward of its stage; try moving it there"
                 case Compute() | Overlap() | StageOp() | None:
                     problem = None
                 case _:

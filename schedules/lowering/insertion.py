@@ -101,7 +101,7 @@ def _unknown_op(schedule: Schedule) -> str:
         for op in row:
             if any(not 0 <= stage < schedule.num_stages for stage in stages_of_op(op)):
                 return f"rank {rank}: {op}: expected a stage below {schedule.num_stages}"
-    return "an op is there twice, or its micro-batch is none"
+    return "an op appears twice, or its micro-batch is out of range"
 
 
 def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpColumns | None:

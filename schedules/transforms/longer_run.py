@@ -159,13 +159,13 @@ def _repeating_parts(schedule: Schedule) -> list[_Part]:
             continue
         if most := max((parts for parts in parts_of if len(parts) > 1), default=None, key=len):
             raise ScheduleError(
-                f"{schedule.name}: got {len(most)} parts that repeat in the list of a rank, expected one, since each "
-                "has a steady state of its own; try a list for each"
+                f"{schedule.name}: got {len(most)} repeated parts in the list of a rank, expected one, as each part "
+                "has a steady state of its own; try a schedule for each part"
             )
         return [parts[0] for parts in parts_of]
     raise ScheduleError(
-        f"{schedule.name}: got lists without a flush and without a block of ops that every rank repeats at once, with "
-        "higher micro-batches; try more micro-batches"
+        f"{schedule.name}: got lists without a flush in which the ranks do not repeat one block of ops, expected such "
+        "a block; try more micro-batches"
     )
 
 

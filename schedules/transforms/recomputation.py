@@ -55,7 +55,7 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None, when: R
     if strange:
         raise ScheduleError(
             f"{schedule.name}: recompute: got stage {', '.join(map(str, strange))}, expected 0 to "
-            f"{schedule.num_stages - 1}; try fewer"
+            f"{schedule.num_stages - 1}; leave the others out"
         )
     is_late = when == "late"
     if schedule.is_held and not schedule.columns.recomputes:

@@ -79,8 +79,8 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
     if width * schedule.num_ranks > MAX_DEVICES or width * num_held > MAX_CELLS:
         raise ScheduleError(
             f"{schedule.name}: got {width} copies of {schedule.num_ranks} ranks and {schedule.num_microbatches} "
-            f"micro-batches, expected at most {MAX_DEVICES} ranks, and {MAX_CELLS} micro-batches on stages, "
-            "in all; try a smaller `width`"
+            f"micro-batches, expected at most {MAX_DEVICES} ranks and {MAX_CELLS} micro-batches x stages in all; try a "
+            "smaller `width`"
         )
     batch = _batch(schedule)
     copies = [_Copy(schedule.name, index, width, schedule.num_ranks, batch) for index in range(width)]
@@ -127,7 +127,8 @@ def require_equal(name: str, width: int) -> None:
     """
     if width != 1:
         raise ScheduleError(
-            f"{name}: got width {width}, expected 1: its pipelines are averaged, not kept equal; try more pipelines"
+            f"{name}: got width {width}, expected 1, because its pipelines are averaged, not kept equal; try more "
+            "pipelines"
         )
 
 

@@ -80,18 +80,19 @@ def can_sum_before_steps(schedule: Schedule) -> bool:
 def _with_sums(schedule: Schedule, content: Summed, stages: Collection[int], what: str) -> Schedule:
     if runs_without_flush(schedule):
         raise ScheduleError(
-            f"{schedule.name}: got {what}, expected a schedule with a flush: a stage steps while its micro-batches are "
-            f"in flight; {_advice(content)}"
+            f"{schedule.name}: got {what}, expected a schedule with a flush, as here stages step while their "
+            f"micro-batches are in flight; {_advice(content)}"
         )
     if schedule.averagers:
         raise ScheduleError(
-            f"{schedule.name}: got {what}, expected one model: averaged pipelines step alone; {_advice(content)}"
+            f"{schedule.name}: got {what}, expected one model, as each averaged pipeline steps by itself; "
+            f"{_advice(content)}"
         )
     if content in schedule.summands:
         if schedule.is_held and any(misplaced_sums(schedule, content)):
             raise ScheduleError(
-                f"{schedule.name}: got {what} in a part of the lists, expected it before every Step of these stages; "
-                "try 'pipesched check'"
+                f"{schedule.name}: got {what}, and lists with sums before some Steps only, expected a sum before every "
+                "Step of these stages; try 'pipesched check'"
             )
         return schedule
     stepping = schedule if any(isinstance(op, Step) for op in schedule.lists[0]) else with_steps(schedule.held())
@@ -102,7 +103,9 @@ def _with_sums(schedule: Schedule, content: Summed, stages: Collection[int], wha
 
 def _advice(content: Summed) -> str:
     return "try 1f1b" + (
-        ", or cut the model so that one stage has all of a tie, or untie it" if content is Summed.TIED else ""
+        ", or cut the model so that one stage has all tied layers, or untie the weights"
+        if content is Summed.TIED
+        else ""
     )
 
 

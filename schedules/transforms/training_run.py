@@ -107,7 +107,7 @@ def training_run(
             value = parameters.get(key)
             if not isinstance(value, int):
                 raise ScheduleError(
-                    f"{entry.name}: got no {key}, expected one: a run in parts has to know it; try "
+                    f"{entry.name}: got no {key}, expected a value, as a run in parts needs it; try "
                     f"{key}={num_steps * per_step // 2}"
                 )
             left[key] = max(0, min(value - first * per_step, steps * per_step))
@@ -134,7 +134,7 @@ def repeated_run(schedule: Schedule) -> TrainingRun:
         if rest or not times:
             near = steps_per_list * max(1, times)
             raise ScheduleError(
-                f"{schedule.name}: got {steps} steps, expected a multiple of the {steps_per_list} of its lists; "
+                f"{schedule.name}: got {steps} steps, expected a multiple of {steps_per_list}, the steps of its lists; "
                 f"try {near}"
             )
         return repeat(schedule, times)
@@ -200,8 +200,8 @@ def _require_even(schedule: Schedule) -> None:
             if len(sizes[stage]) > 1 or size[stage]:
                 raise ScheduleError(
                     f"{schedule.name}: got {Step(stage)} on rank {rank} after "
-                    f"{', '.join(map(str, sorted(sizes[stage])))} micro-batches and {size[stage]} behind the last, "
-                    "expected equally many before each; move it"
+                    f"{', '.join(map(str, sorted(sizes[stage])))} micro-batches, and {size[stage]} micro-batches after "
+                    "the last Step, expected the same number before each Step; move the Step"
                 )
 
 

@@ -185,7 +185,7 @@ def _stage(stage: int, kinds: Sequence[set[_Kind]], counts: Counter[tuple[int, A
     ranks = tuple(rank for rank, seen in enumerate(kinds) if any(kind.stage == stage for kind in seen))
     kinds_of_stage = [kind for rank in ranks for kind in kinds[rank] if kind.stage == stage]
     if not kinds_of_stage:
-        raise ScheduleError(f"stage {stage}: got no op, expected every stage to be computed; check the schedule")
+        raise ScheduleError(f"stage {stage}: got no op, expected ops of every stage; check the schedule")
     return StageStaleness(
         stage=stage,
         ranks=ranks,

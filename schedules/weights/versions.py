@@ -192,7 +192,11 @@ class _Stage:
     def _hold(self, op: Compute) -> None:
         """Add the version of `op` to the versions in memory of all reads since its last use."""
         if op.version not in self.old:
-            when = "is not made yet" if op.version > self.steps else "is over: every phase of the stage has read later"
+            when = (
+                "is not made yet"
+                if op.version > self.steps
+                else "is freed: every phase of the stage has read a later one"
+            )
             raise ScheduleError(
                 f"{op} after {self.steps} steps of stage {op.stage}: version {op.version} {when}; check the schedule"
             )

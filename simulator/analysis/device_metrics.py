@@ -107,7 +107,8 @@ def require_work(timeline: Timeline, busy_s: float) -> None:
     """
     if busy_s <= _NOTHING_S:
         raise SimulationError(
-            f"{timeline.name}: got a timeline in which no op takes time, expected some work; try costs above 0 s"
+            f"{timeline.name}: got a timeline in which no op takes time, expected an op that takes time; try costs "
+            "above 0 s"
         )
 
 

@@ -56,8 +56,8 @@ class Straggler:
         if self.is_edge:
             takes, peers = ("take", "their peers") if len(self.stages) > 1 else ("takes", "its peers")
             return (
-                f"{stages} {takes} {self.factor:.3g} times as long as {peers}, perhaps for other layers; the chain of "
-                f"waits ends there for {ends}"
+                f"{stages} {takes} {self.factor:.3g} times as long as {peers}, perhaps because its layers differ; the "
+                f"chain of waits ends there for {ends}"
             )
         who = f"{_counted('rank', self.ranks)} ({stages})" if self.is_device else stages
         is_one = len(self.ranks if self.is_device else self.stages) == 1

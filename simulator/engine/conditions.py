@@ -57,7 +57,7 @@ def require_given(given: Sequence[Sequence[OpSeconds]], schedule: Schedule) -> N
     counts, expected = [len(row) for row in given], [len(row) for row in schedule.ops]
     if counts != expected:
         raise SimulationError(
-            f"{schedule.name}: got seconds of {counts} ops on the ranks, expected {expected}; give them for the "
+            f"{schedule.name}: got seconds of {counts} ops on the ranks, expected {expected}; give the seconds for the "
             "lowered lists"
         )
 
@@ -101,14 +101,14 @@ def require_simulable(
     """
     options = [*faults(network)]
     if not 0 <= jitter <= MAX_JITTER:
-        options.append(f"jitter: got {jitter}, expected 0 to {MAX_JITTER:g}; it is the sigma of a log-normal factor")
+        options.append(f"jitter: got {jitter}, expected 0 to {MAX_JITTER:g}, the sigma of a log-normal factor")
     if options:  # they do not depend on the schedule
         raise SimulationError("; ".join(options))
     problems = []
     if schedule.num_stages > costs.num_stages:
         problems.append(
-            f"got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}; "
-            "partition the model into as many stages as the schedule has"
+            f"got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}; partition the "
+            f"model into {schedule.num_stages} stages"
         )
     num_devices = max(schedule.rank_to_device, default=-1) + 1
     if num_devices > len(cluster.devices):

@@ -319,6 +319,6 @@ def require_matching(source: int, target: int, *, sent: Message, received: Messa
     """Refuse a Send and a Recv that meet but name different messages."""
     if sent != received:
         raise NotRunnableError(
-            f"rank {source} sends {Send(sent, target)} where rank {target} receives {Recv(received, source)}, "
-            "expected the k-th send of a channel to meet its k-th receive; post them in the same order"
+            f"rank {source} sends {Send(sent, target)} where rank {target} receives {Recv(received, source)}, expected "
+            "the k-th send of a channel to meet its k-th receive; post sends and receives in the same order"
         )

@@ -34,11 +34,13 @@ def obstacle_of_several(scenario: Scenario) -> str | None:
         return None
     if schedule.summands:
         return (
-            f"{schedule.name}: got Reduces in each of {num_pipelines} pipelines, expected none: nobody says who "
-            "reduces with whom"
+            f"{schedule.name}: got Reduces in each of {num_pipelines} pipelines, expected none, as the ranks of each "
+            "sum are unknown"
         )
     if schedule.pipelines > 1:
-        return f"{schedule.name}: got {num_pipelines} times {schedule.pipelines} pipelines, expected lists of one"
+        return (
+            f"{schedule.name}: got {num_pipelines} times {schedule.pipelines} pipelines, expected lists of one pipeline"
+        )
     return None
 
 

@@ -357,8 +357,7 @@ class _Run:
                 if transfer is None:
                     raise NotRunnableError(
                         f"rank {rank}: {op} waits forever for {message.payload.name.lower()} {message.microbatch} of "
-                        f"stage {message.stage}, expected it to be made or received by this rank before; "
-                        "check the schedule"
+                        f"stage {message.stage}, expected this rank to compute or receive it before; check the schedule"
                     )
                 transfers.append(transfer)
         return transfers
@@ -377,7 +376,9 @@ class _Run:
 
     def _require_stage(self, op: StageOp) -> None:
         if not 0 <= op.stage < self._schedule.num_stages:
-            raise ScheduleError(f"{op}: expected a stage below {self._schedule.num_stages}; check the schedule")
+            raise ScheduleError(
+                f"{op}: got stage {op.stage}, expected a stage below {self._schedule.num_stages}; check the schedule"
+            )
 
     def _spans(self) -> SpanColumns:
         ops, times_s = self._schedule.columns, [*chain.from_iterable(done.all_times_s() for done in self._done)]

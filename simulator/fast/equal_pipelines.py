@@ -266,7 +266,10 @@ def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
     schedule, number = scenario.schedule, scenario.num_pipelines
     posts = "Reduces" if schedule.summands else "Unshards" if schedule.columns.counts[op_cells.UNSHARD] else None
     if posts is not None:
-        return Inexact(f"{schedule.name}: got {posts}, expected none where pipelines drift apart; try simulate")
+        return Inexact(
+            f"{schedule.name}: got {posts} in several pipelines, expected none, as such pipelines drift apart; try "
+            "simulate"
+        )
     reason = obstacle_of_several(scenario)
     if reason is not None:
         return Inexact(reason)
@@ -420,6 +423,6 @@ def contention_of(scenario: Scenario) -> str | None:
         return None
     return (
         f"{schedule.name}: got {scenario.num_pipelines} pipelines with {len(nics)} shared NICs, {network.protocol} "
-        f"messages, {network.sends} sends and a slowdown of {network.slowdown:g}, expected no such NIC, rendezvous, "
-        "posted ones and none; try simulate"
+        f"messages, {network.sends} sends and a slowdown of {network.slowdown:g}, expected no shared NIC, rendezvous "
+        "messages, posted sends and no slowdown; try simulate"
     )

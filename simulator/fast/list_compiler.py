@@ -52,10 +52,10 @@ from pipesched.simulator.fast.program import Gather, InstructionTime, LatencyTim
 
 _FAULTS = {
     MISSING: "an op waits forever",
-    UNLIKE: "a Send meets a Recv of something else",
+    UNLIKE: "a Send meets the Recv of another message",
     ONE_SIDED: "only one side posts a message",
     UNREDUCED: "a replica does not reduce",
-    CROWDED: "an op is there twice",
+    CROWDED: "an op appears twice",
 }
 
 

@@ -95,8 +95,9 @@ def run_time(scenario_of: Callable[[int], Scenario], num_steps: int, microbatche
             return steady
     if whole.num_microbatches * whole.num_stages > _MAX_CELLS:
         return Inexact(
-            f"{whole.name}: got {num_steps} steps that do not settle to one pace, expected at most "
-            f"{_MAX_CELLS // (whole.num_stages * microbatches_per_step)}, to be simulated whole; try fewer steps"
+            f"{whole.name}: got {num_steps} steps that reach no steady state, expected at most "
+            f"{_MAX_CELLS // (whole.num_stages * microbatches_per_step)}, for a simulation of all steps; try fewer "
+            "steps"
         )
     timeline = _simulated(scenario)
     known_s = loss_times_s(timeline, whole.num_stages, microbatches_per_step)

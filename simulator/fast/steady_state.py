@@ -125,7 +125,7 @@ def paced(scenario: Scenario, pace: SteadyPace | None) -> Estimate | Inexact:
     """Return the estimate of a pace, or the reason why it is missing."""
     schedule = scenario.schedule
     if pace is None:
-        return Inexact(f"{schedule.name}: got runs that do not settle to one pace, expected some that do; try simulate")
+        return Inexact(f"{schedule.name}: got runs that reach no steady state, expected a steady state; try simulate")
     seconds = pace.s_per_microbatch * schedule.num_microbatches
     return Estimate(Meaning.PACE, seconds, {}, bubble_fraction=pace.bubble_fraction)
 

@@ -225,8 +225,7 @@ def _replay(timeline: Timeline, network: NetworkModel, given: GivenRows) -> Time
 def _require_replayed(predicted: Timeline, replayed: Timeline) -> None:
     if abs(replayed.makespan_s - predicted.makespan_s) > SAME * predicted.makespan_s:
         raise SimulationError(
-            f"{predicted.name}: got a prediction of {predicted.makespan_s:.6g} s that takes "
-            f"{replayed.makespan_s:.6g} s when it is replayed, expected the same: it has what a replay does not know, "
-            "as Sends that block; "
-            "try it with the usual network options"
+            f"{predicted.name}: got a prediction of {predicted.makespan_s:.6g} s that takes {replayed.makespan_s:.6g} "
+            "s when it is replayed, expected the same time: a replay ignores some network options, such as blocking "
+            "Sends; try the default network options"
         )

@@ -66,7 +66,7 @@ def makespan_range(
     if shared is not None:
         raise SimulationError(
             f"{schedule.name}: got several ranks on device {shared}, expected one on each for a range of the makespan; "
-            "try it without"
+            "leave the range out"
         )
     lowered = lower(schedule)
     works = [list(_work_s(lowered, rank, costs, cluster)) for rank in range(lowered.num_ranks)]

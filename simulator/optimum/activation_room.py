@@ -242,7 +242,7 @@ def _reduced(schedule: Schedule, room: ActivationRoom) -> ActivationRoom:
         if limit < least:
             share = max(0.0, (limit - beside) / (least - beside))
             raise SimulationError(
-                f"rank {rank}: got room for {share:.3g} micro-batches, expected room for one at least; give it more "
+                f"rank {rank}: got room for {share:.3g} micro-batches, expected room for at least one; try more "
                 "memory, or smaller micro-batches"
             )
     stages = room.stages

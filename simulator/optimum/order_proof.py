@@ -177,8 +177,8 @@ class OrderSearcher:
                 continue
             if not line:
                 raise SimulationError(
-                    f"search: its process has ended with exit code {self._process.wait()}, expected an order; try a "
-                    "smaller batch, or 0 seconds (simple bounds)"
+                    f"search: got a search process that ended with exit code {self._process.wait()}, expected an "
+                    "order; try a smaller batch, or 0 seconds (simple bounds)"
                 )
             last = SearchNews(*json.loads(line))
             if not is_loaded:
@@ -186,7 +186,7 @@ class OrderSearcher:
             yield last
         if not is_loaded:
             raise SimulationError(
-                f"search: OR-tools has not been loaded in {_LOAD_S:g} s, expected it sooner; try again, or 0 seconds "
+                f"search: OR-tools is not loaded after {_LOAD_S:g} s, expected a faster start; try again, or 0 seconds "
                 "(simple bounds)"
             )
 

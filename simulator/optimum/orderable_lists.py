@@ -71,8 +71,8 @@ def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
             parts_s = (cost.backward_input_s or 0.0) + (cost.backward_weight_s or 0.0)
             if abs((cost.whole_backward_s or 0.0) - parts_s) > SAME * parts_s:
                 raise NotOrderableError(
-                    f"{schedule.name}: got B beside I and W, and stage {stage} takes another time for B than for both, "
-                    "expected the same time; order lists with one kind of backward"
+                    f"{schedule.name}: got B beside I and W, and on stage {stage} B takes another time than I and W "
+                    "together, expected the same time; order lists with one kind of backward"
                 )
         lists = split_backwards(lists)
     _require_complete(lists)
@@ -119,8 +119,8 @@ def _plain(row: tuple[Op, ...], schedule: Schedule, costs: StageCosts) -> Iterat
                 yield op
             case _:
                 raise NotOrderableError(
-                    f"{schedule.name}: got {op}, expected F, B, I, W, R and steps alone: one pipeline, one batch, "
-                    "nothing overlapped; try 1f1b, zb_h1, interleaved or zbv"
+                    f"{schedule.name}: got {op}, expected only F, B, I, W, R and steps, in one pipeline and one batch "
+                    "without overlapped ops; try 1f1b, zb_h1, interleaved or zbv"
                 )
 
 
@@ -132,7 +132,7 @@ def _require_complete(schedule: Schedule) -> None:
             for microbatch in range(schedule.num_microbatches):
                 op = Compute(phase, stage, microbatch)
                 if counts[op] != 1:
-                    raise NotOrderableError(f"{schedule.name}: got {op} {counts[op]} times, expected it once")
+                    raise NotOrderableError(f"{schedule.name}: got {op} {counts[op]} times, expected each op once")
         if counts[Step(stage)] > 1:
             raise NotOrderableError(f"{schedule.name}: got {counts[Step(stage)]} steps of stage {stage}, expected one")
         if len(schedule.replicas(stage)) > 1:

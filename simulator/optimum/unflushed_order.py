@@ -216,8 +216,8 @@ def unflushed_rule(schedule: Schedule) -> UnflushedRule:
         if rule is not None and _made(own, schedule.num_microbatches, schedule.name, rule).ops == rows:
             return rule
     raise SimulationError(
-        f"{schedule.name}: got another run without a flush, expected one stage per rank, whole backwards in "
-        "PipeDream's order and steps after them; try pipedream, pipedream_2bw or vanilla_1f1b"
+        f"{schedule.name}: got a run without a flush that optimize does not cover, expected one stage per rank, whole "
+        "backwards in PipeDream's order and steps after them; try pipedream, pipedream_2bw or vanilla_1f1b"
     )
 
 

@@ -160,7 +160,7 @@ def lowered(order: Setting, steps: int) -> Schedule:
     if num_ops(order, steps) > _MOST_OPS:
         raise SimulationError(
             f"got about {num_ops(order, steps)} ops, expected at most {_MOST_OPS}; try larger micro-batches, or at "
-            f"most {max(1, order.num_microbatches * _MOST_OPS // num_ops(order, steps))} of a copy"
+            f"most {max(1, order.num_microbatches * _MOST_OPS // num_ops(order, steps))} micro-batches per copy"
         )
     if order.width > 1:
         return replicate(lowered(replace(order, width=1), steps), order.width)

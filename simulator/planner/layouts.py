@@ -186,8 +186,8 @@ def no_layout(request: LayoutRequest) -> ProfileError:
     counts = f"heads={request.shape.heads}" + (f", experts={experts.count}" if experts else "")
     return ProfileError(
         f"plan: got no layout of {request.shape.name} for {request.num_gpus} GPUs and a batch of {request.batch_size} "
-        f"samples, expected a split that divides {counts}, the {request.shape.layers} blocks, the "
-        "GPUs and the batch; try another batch or number of GPUs, or leave out counts"
+        f"samples, expected a layout whose numbers divide {counts}, the {request.shape.layers} blocks, the GPUs and "
+        "the batch; try another batch or number of GPUs, or fix fewer numbers of GPUs"
     )
 
 

@@ -108,8 +108,8 @@ def require_plannable(request: Request) -> None:
             )
         if not set(request.depths) & set(possible):
             raise ProfileError(
-                f"plan: got depths {', '.join(map(str, request.depths[:8]))} for {counts[-1]} devices, expected one "
-                f"that divides them; try {', '.join(map(str, possible[:8]))}"
+                f"plan: got depths {', '.join(map(str, request.depths[:8]))} for {counts[-1]} devices, expected depths "
+                f"that divide the devices; try {', '.join(map(str, possible[:8]))}"
             )
     widths = {count // depth for count in counts for depth in divisors(count) if depth in (request.depths or depths)}
     sizes = request.profile.microbatch_sizes
@@ -118,8 +118,8 @@ def require_plannable(request: Request) -> None:
         near = nearest_batch(request.profile, request.batch_size, min(widths))
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise ProfileError(
-            f"plan: got a batch of {request.batch_size} samples, expected one that {counts[-1]} devices can share in "
-            f"micro-batches of {covered} samples, which the profile covers; try {near}"
+            f"plan: got a batch of {request.batch_size} samples, expected a batch that {counts[-1]} devices can share "
+            f"in micro-batches of {covered} samples, the sizes of the profile; try {near}"
         )
 
 
@@ -138,7 +138,7 @@ def nothing_possible(request: Request) -> ProfileError:
     ]
     return ProfileError(
         f"plan: got {request.batch_size} samples for {num_layers} layers on {count} devices under "
-        f"{', '.join(request.schedules)}, expected a layout that they allow, of no more stages than layers, whose "
+        f"{', '.join(request.schedules)}, expected a layout of these schedules with at most one stage per layer, whose "
         f"copies share the batch evenly; try {', '.join(tries[:-1])} or {tries[-1]}"
     )
 

@@ -57,7 +57,7 @@ class Journal:
         *lines, cut_short = text.split("\n")
         if self._json(lines[0]) != head if lines else not json.dumps(head).startswith(cut_short):
             raise SimulationError(
-                f"{self._path}: got a search of something else, expected one of {expected}; try another file"
+                f"{self._path}: got the journal of another search, expected one of {expected}; try another file"
             )
         for number, line in enumerate(lines[1:], 2):
             outcome = self._outcome(number, line)
@@ -85,7 +85,7 @@ class Journal:
             "version": {"const": 2, "description": "Version of the format."},
             "problem": {
                 "type": "string",
-                "description": "SHA-256 of all inputs that affect outcomes, except their settings.",
+                "description": "SHA-256 of all inputs that affect outcomes, except the settings.",
             },
         }
         head = {"title": "Head", "type": "object", "properties": said, "required": [*said]}
@@ -104,7 +104,7 @@ class Journal:
             return load_json(line, "")
         except ScheduleError as error:
             raise SimulationError(
-                f"{self._path}: line 1: got no JSON, expected a search of ours; try another file"
+                f"{self._path}: line 1: got no JSON, expected the journal of a search; try another file"
             ) from error
 
     def _outcome(self, number: int, line: str) -> Outcome:

@@ -101,8 +101,8 @@ def make_ray_runner(address: str) -> Runner:
                     yield from answers
                 if not cores and monotonic() > served_s + _PATIENCE_S:
                     raise SimulationError(
-                        f"Ray: got no core at {address!r} for {_PATIENCE_S:g} s, as its machines are gone, expected "
-                        f"some; start one with `ray start`, and continue from the journal of `resume`"
+                        f"Ray: got no core at {address!r} for {_PATIENCE_S:g} s, expected at least one; start a "
+                        "machine with `ray start`, and continue from the journal of `resume`"
                     )
         except ray.exceptions.RayError as error:
             raise SimulationError(

@@ -146,8 +146,8 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
     num_each, left = divmod(len(microbatches), num_pipelines)
     if left or not microbatches:
         raise SimulationError(
-            f"{timeline.name}: got {len(microbatches)} micro-batches of {num_pipelines} pipelines, expected as many of "
-            "each; was it made with other settings?"
+            f"{timeline.name}: got {len(microbatches)} micro-batches of {num_pipelines} pipelines, expected the same "
+            "number of each; use the Timeline of this setting"
         )
     spans: defaultdict[int, list[Span]] = defaultdict(list)
     for span in timeline.spans:

@@ -206,7 +206,9 @@ class EquationJudge:
     def __call__(self, setting: Setting) -> Outcome:
         """Predict a setting; the equations speak of AvgPipe's own schedule only."""
         if setting.advance is None:
-            return Outcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
+            return Outcome(
+                setting, reason=f"AvgPipe's equations do not cover {setting.schedule}; try the evaluator simulate"
+            )
         problem, count = self.problem, setting.num_pipelines
         try:
             problem.costs(setting)

@@ -163,6 +163,8 @@ def _judge(problem: Problem, settings: Sequence[Setting], evaluator: Evaluator, 
         case Evaluator.AVGPIPE:
             return EquationJudge.of(problem, settings, accounting)
         case Evaluator.MEASURE:
-            raise SimulationError("search: got measure without a judge, expected one that runs the settings; pass it")
+            raise SimulationError(
+                "search: got the evaluator measure without a judge, expected a judge that runs the settings; pass one"
+            )
         case _:
             assert_never(evaluator)

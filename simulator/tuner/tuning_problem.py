@@ -61,8 +61,8 @@ class Problem:
         tied_bytes, tied = profile.tied_sum(bounds)
         if tied_bytes and setting.num_pipelines > 1:
             raise ProfileError(
-                f"got tied stages {', '.join(map(str, tied or (0, len(bounds) - 1)))}, expected one pipeline: averaged "
-                "pipelines step alone; try pipelines=1, or untie the weights"
+                f"got tied stages {', '.join(map(str, tied or (0, len(bounds) - 1)))}, expected one pipeline, as each "
+                "averaged pipeline steps by itself; try pipelines=1, or untie the weights"
             )
         num_sharing = setting.num_pipelines if profile.sharing else 1  # without a price they are the same for all
         return costs_of_cuts(profile, len(bounds), self.microbatch_size(setting), num_sharing)(bounds)
@@ -135,7 +135,8 @@ class Problem:
         size, left = divmod(self.batch_size, setting.num_each)
         if left:
             raise ProfileError(
-                f"got a batch of {self.batch_size} samples in {setting.num_each} micro-batches, expected equal ones"
+                f"got a batch of {self.batch_size} samples in {setting.num_each} micro-batches, expected micro-batches "
+                "of equal size"
             )
         return size
 

@@ -132,8 +132,8 @@ class FigureStyle:
             except ValueError:
                 near = ", ".join(sorted(get_font_names())[:4])
                 raise SimulationError(
-                    f"picture: got font {shown(self.font)}, expected an installed one or serif, sans-serif or "
-                    f"monospace; some are {near}"
+                    f"picture: got font {shown(self.font)}, expected an installed font, serif, sans-serif or "
+                    f"monospace; try one of {near}"
                 ) from None
 
     @property

@@ -84,7 +84,7 @@ def gantt_figure(
         SimulationError: There is no Timeline, or nothing in one takes time.
     """
     if not timelines:
-        raise SimulationError("timelines: got none, expected at least one; try one that was simulated or measured")
+        raise SimulationError("timelines: got none, expected at least one; try a simulated or measured Timeline")
     chart = gantt_layout(timelines)
     limits = [run.memory_bytes for run in details]
     return draw(chart, title or title_of(chart, details), caption=caption, options=options, memory_bytes=limits)
@@ -333,7 +333,7 @@ def _write_names(axes: Axes, chart: Chart, left_in: float, to_s: float) -> None:
         timeline = chart.timelines[index]
         text = literal(f"{timeline.name}, {timeline.source}: {chart.captions[index]}")
         if chart.makespans_s[index] > to_s:
-            text += " (goes on beyond the axis)"
+            text += " (continues beyond the axis)"
         axes.annotate(text, (0, y), (0, 0), ha="left", color=INK, size=10, weight="bold", **beside)
     height = chart.rows[0].y - chart.rows[0].height / 2
     axes.annotate("busy", (1, height), (7, 7), ha="left", color=FAINT, size=8.5, **beside)

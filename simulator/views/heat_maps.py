@@ -287,7 +287,7 @@ def setting_grid(outcomes: Iterable[Outcome]) -> SettingGrid:
     if not known:
         reason = next((f"; of the first: {outcome.reason}" for outcome in given if outcome.reason), "")
         raise SimulationError(
-            f"outcomes: got {len(given)} without a time and a memory, expected at least one with both{reason}"
+            f"outcomes: got {len(given)} without a time and a peak memory, expected at least one with both{reason}"
         )
     best: dict[tuple[int, int], Outcome] = {}
     for outcome in ranked(known, Evaluator.SIMULATE):

@@ -115,7 +115,7 @@ def learning_curve_figure(curves: Sequence[Curve], title: str = "", target_loss:
     """
     shown = [curve for curve in curves if curve.losses]
     if not shown:
-        raise SimulationError("curves: got none with a step, expected at least one; train for a step")
+        raise SimulationError("curves: got no curve with a step, expected at least one; train for a step")
     _require_drawable(shown)
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 
@@ -146,9 +146,7 @@ def _require_drawable(curves: Sequence[Curve]) -> None:
                 f"{curve.name}: got {len(curve.times_s)} times, expected {len(curve.losses)}, one for each loss"
             )
     if not any(map(math.isfinite, (loss for curve in curves for loss in curve.losses))):
-        raise SimulationError(
-            "curves: got no loss that is a finite number, expected at least one; try a smaller learning rate"
-        )
+        raise SimulationError("curves: got no finite loss, expected at least one; try a smaller learning rate")
 
 
 def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]) -> list[Line2D]:

@@ -71,7 +71,7 @@ def sweep_figure(outcomes: Iterable[Outcome], by: str) -> ShownFigure:
     """
     ordered = [outcome for outcome in ordered_by(outcomes, by) if _value(outcome, by) is not None]
     if not ordered:
-        raise SimulationError(f"sweep: got no setting with {by}, expected one; try other settings")
+        raise SimulationError(f"sweep: got no setting with {by}, expected at least one; try other settings")
     maps = _maps(ordered, by)
     has_memory = any(outcome.held_bytes is not None for outcome in ordered)
     columns = min(4, len(maps))

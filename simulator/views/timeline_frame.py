@@ -72,7 +72,8 @@ def require_parquet(path: Path | str) -> None:
     """
     if find_spec("pyarrow") is None:
         raise SimulationError(
-            f"{path}: got no package pyarrow, expected it for Parquet; try pip install pyarrow, or .csv"
+            f"{path}: got no package pyarrow, which Parquet needs, expected it installed; try pip install pyarrow, or "
+            ".csv"
         )
 
 

@@ -50,7 +50,7 @@ def timeline_page(
         SimulationError: There is no Timeline, or nothing in one takes time.
     """
     if not timelines:
-        raise SimulationError("timelines: got none, expected at least one; try one that was simulated or measured")
+        raise SimulationError("timelines: got none, expected at least one; try a simulated or measured Timeline")
     chart = gantt_layout(timelines)
     heading = printable(title or title_of(chart, details))
     lines = "\n".join(map(printable, notes.splitlines()))

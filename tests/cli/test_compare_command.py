@@ -52,7 +52,10 @@ def test_schedules_that_are_refused_for_one_reason_share_a_line(pipesched):
     words = " ".join(table.split())
     lines = [line for line in words.split("; try") if "splits the backward" in line]
     assert len(lines) == 1
-    assert re.search(r"zb_h1, zb_h2, .*, v_min: it splits the backward into I and W, and the costs .* say B", lines[0])
+    assert re.search(
+        r"zb_h1, zb_h2, .*, v_min: got a schedule that splits the backward into I and W, but the costs .* have only B",
+        lines[0],
+    )
     assert "; give backward_input_s and backward_weight_s (i and w, or i_ms and w_ms), or --input-share 0.5" in words
 
 
@@ -60,10 +63,11 @@ def test_counts_beside_a_file_are_those_of_the_file_or_differ_with_a_note(pipesc
     line = "compare mine.csv,gpipe --uniform f=1,b=2"
     answer = pipesched(line)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "pipesched: compare: -p and -m missing; try -p 2 -m 3, as mine.csv has\n"
-    note = "m = 3: mine; m = 4: gpipe; their makespans are not of the same batch\n"
+    assert answer.err.startswith("pipesched: compare: got no -p and -m, expected counts")
+    assert answer.err.endswith("; try -p 2 -m 3, as in mine.csv\n")
+    note = "m = 3: mine; m = 4: gpipe; makespans of different batches are not comparable\n"
     assert note in pipesched(f"{line} -p 2 -m 4").out
-    assert "not of the same batch" not in pipesched(f"{line} -p 2 -m 3").out
+    assert "not comparable" not in pipesched(f"{line} -p 2 -m 3").out
 
 
 def test_a_table_is_printed_as_markdown_or_csv_and_written_as_either(pipesched, folder):

@@ -71,12 +71,12 @@ def test_each_output_has_the_errors_of_the_estimates_of_the_gpu(pipesched, folde
 def test_a_known_run_gives_a_factor_that_other_commands_take(pipesched):
     text = words(pipesched(f"simulate {COUNTS} {ESTIMATE} --fit-iteration 900ms"))
     factor = re.search(r"factor (\S+) from one known run of 900 ms, estimated at", text)[1]
-    assert f"other settings take it as --fit-factor {factor}" in text
+    assert f"for other settings use --fit-factor {factor}" in text
     fitted = f"{ESTIMATE} --fit-factor {factor}"
     (compared,) = data(pipesched, f"compare 1f1b -p 4 -m 8 {fitted}")["schedules"]
     (swept,) = data(pipesched, f"sweep {COUNTS} {fitted}")["settings"]
     assert (compared["makespan_s"], swept["makespan_s"]) == pytest.approx((0.9, 0.9), rel=1e-4)
-    note = "fitted: layers take 2 times their estimated seconds; published runs were compared without it"
+    note = "fitted: layers take 2 times their estimated seconds; published runs were compared without this factor"
     plan = "plan llama3-8b -b 8 --nodes 1 --machine dgx-h100 --tp 8 --zero 1 --depth 1"
     for line in (plan, "profile llama3-8b --gpu h100 --microbatch-sizes 1"):
         assert note in words(pipesched(f"{line} --fit-factor 2"))

@@ -37,7 +37,7 @@ def test_the_table_of_plans_says_who_can_be_told_of_which(pipesched, measured): 
 def test_beside_a_plan_nothing_is_said_again(pipesched, measured):  # noqa: F811
     pipesched(f"plan {measured} -b 8 --devices 2 --depth 2 -s 1f1b --out plan.json")
     answer = pipesched("export megatron --plan plan.json --microbatch-size 2")
-    assert (answer.code, answer.err.split("; ")[0]) == (
+    assert (answer.code, answer.err.split(", expected")[0]) == (
         2,
-        "pipesched: --microbatch-size: got it beside --plan, expected none",
+        "pipesched: --microbatch-size: got this option with --plan, which gives the size",
     )

@@ -26,6 +26,6 @@ def test_what_has_no_bytes_is_said(pipesched, table, folder):
     (folder / "seconds.csv").write_text("f,b\n1,2\n1,2\n")
     for line in ("plan seconds.csv -b 4 --devices 2 --microbatch-sizes 1", "partition seconds.csv -p 2"):
         said = " ".join(pipesched(line).out.split())
-        assert "no bytes of messages, weights, activations are known: sending, summing and holding them counts" in said
+        assert "the profile has no bytes of messages, weights, activations: sending, summing and storing them" in said
     said = " ".join(pipesched(f"partition {table} -p 2").out.split())
-    assert "no bytes of weights are known" in said
+    assert "the profile has no bytes of weights" in said

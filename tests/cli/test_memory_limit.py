@@ -37,7 +37,7 @@ def half(folder):
 
 def test_a_limit_of_some_devices_alone_says_nothing_of_the_others(pipesched, half):
     line = f"{LISTS} {BYTES} --cluster half.json"
-    said = "memory limit 2.93 KiB, but of device 1 none is known, so these are not judged\n"
+    said = "memory limit 2.93 KiB: not checked on devices without a known limit (1)\n"
     for command in ("simulate", "gantt"):
         answer = pipesched(f"{command} {line}")
         assert (answer.code, answer.err) == (0, "")
@@ -49,7 +49,7 @@ def test_a_limit_of_some_devices_alone_says_nothing_of_the_others(pipesched, hal
 def test_a_limit_of_a_file_is_said_not_to_be_judged_where_the_costs_say_no_bytes(pipesched, half):
     answer = pipesched(f"simulate {LISTS} {COSTS} --cluster half.json")
     assert (answer.code, answer.err) == (0, "")
-    assert "memory limit 2.93 KiB: not judged, as the costs say no bytes\n" in answer.out
+    assert "memory limit 2.93 KiB: not checked, because the costs have no bytes\n" in answer.out
 
 
 @pytest.fixture

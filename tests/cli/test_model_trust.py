@@ -65,7 +65,7 @@ def test_lines_to_be_typed_that_import_what_a_file_names_are_marked(plant, pipes
     answer = pipesched(f"tune profile.json -p 2 -b 2 {option}")
     assert answer.code == 0
     assert "pipesched train" in answer.out
-    assert (f"these lines import {model}, as profile.json says" in answer.out) == warns
+    assert (f"these lines import {model}, which profile.json names" in answer.out) == warns
 
 
 LINES = {

@@ -126,8 +126,10 @@ def test_times_without_any_unit_are_said_to_be_seconds(pipesched, folder):
     line = "simulate -s 1f1b -p 2 -m 2 --layer-costs {} --json"
     notes = [json.loads(pipesched(line.format(name)).out)["notes"] for name in ("bare.csv", "said.csv")]
     assert notes[1] == []
-    assert notes[0][0].startswith("bare.csv: times without a unit are seconds: 'f', 'b'; if they are not, write f_ms")
-    assert "times without a unit are seconds" in pipesched("profile --layer-costs bare.csv").out
+    assert notes[0][0].startswith(
+        "bare.csv: times without a unit are read as seconds: 'f', 'b'; for other units write f_ms"
+    )
+    assert "times without a unit are read as seconds" in pipesched("profile --layer-costs bare.csv").out
     (folder / "stages.csv").write_text("stage,f,b\n0,1,2\n1,1,2\n")
     assert "seconds: 'f', 'b'" in pipesched("simulate -s 1f1b -p 2 -m 2 --stage-costs stages.csv").out
     for other in ("plan bare.csv --microbatch-sizes 1 -b 2 --devices 2 --json", "partition bare.csv -p 2 --json"):

@@ -37,7 +37,7 @@ def test_an_order_that_is_not_proven_is_no_optimum_and_a_schedule_over_the_limit
     assert "best known" in unproven
     assert "optimum" not in unproven
     limited = " ".join(pipesched(f"optimize -s 1f1b -p 2 -m 4 --seconds 0 --in-flight 1 {COSTS}").out.split())
-    assert "1f1b, with 2 micro-batches in flight, holds more than it may here: it takes 15 s" in limited
+    assert "1f1b, with 2 micro-batches in flight, holds more than the limit; it takes 15 s" in limited
 
 
 def test_what_takes_more_than_the_least_says_how_much(pipesched):
@@ -63,5 +63,5 @@ def test_steps_that_the_csv_does_not_say_are_told_of_where_memory_is_short(pipes
         " ".join(pipesched(f"optimize -s zbv -p 2 -m 2 {costs} --seconds 0 --out best.{suffix}").out.split())
         for suffix in ("csv", "json")
     )
-    assert "the .csv has no steps: as it is read, stages step after the last op of their rank" in as_csv
+    assert "the .csv has no steps: on reading, each stage steps after the last op of its rank" in as_csv
     assert "has no steps" not in as_json

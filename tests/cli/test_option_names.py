@@ -53,7 +53,7 @@ def test_a_name_in_an_error_of_another_library_is_no_option():
         ("schedules: got avgpipe; try pipesched.tune", "schedules: got avgpipe; try pipesched tune"),
         (
             f"plan.json: model: got 'a:b'; {TRUST_ADVICE}",
-            "plan.json: model: got 'a:b'; try --trust-model if it is yours",
+            "plan.json: model: got 'a:b'; try --trust-model if you trust the file",
         ),
     ],
 )

@@ -153,7 +153,7 @@ def test_settings_that_it_cannot_have_are_refused_with_the_reason(pipesched, sea
     assert next(row["reason"] for row in rows if row["schedule"] != "1f1b").startswith(words)
     answer = pipesched(f"{PLAN} -s mine.py:{builder}".replace("-b 8", f"-b {batch}"))
     assert (answer.code, answer.err.count("\n")) == (1, 1)
-    assert f"nothing can be predicted; the first: {words}" in answer.err
+    assert f"no candidate can be predicted; the reason of the first: {words}" in answer.err
 
 
 def test_a_search_goes_on_unless_the_builder_has_changed(pipesched, searched_folder):
@@ -170,4 +170,4 @@ def test_a_search_goes_on_unless_the_builder_has_changed(pipesched, searched_fol
         file.write("# another\n")
     answer = pipesched(line)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "found.jsonl: got a search of something else" in answer.err
+    assert "found.jsonl: got the journal of another search" in answer.err

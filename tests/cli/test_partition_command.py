@@ -32,7 +32,9 @@ def test_ranks_that_would_be_on_other_devices_than_planned_are_pointed_out(pipes
     nodes = "--nodes 2 --gpus 2 --intra bandwidth_bytes_per_s=1e9 --inter bandwidth_bytes_per_s=1e12"
     answer = pipesched(f"partition {VGG16} -p 4 {nodes}")
     assert "│    0, 2 │" in answer.out
-    assert "its ranks take the devices in order, not those above" in " ".join(answer.out.split())
+    assert "the ranks of this schedule use the devices in order, not the devices of the table" in " ".join(
+        answer.out.split()
+    )
     assert "its ranks" not in pipesched(f"partition {VGG16} -p 4 {SLOW}").out
 
 

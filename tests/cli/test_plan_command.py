@@ -45,9 +45,7 @@ def test_a_graph_is_planned_and_the_plan_simulates_as_it_was_predicted(pipesched
         for machines in ("", "--link latency=1s")
     )
     assert {**by_itself, "notes": []} == simulated
-    assert by_itself["notes"] == [
-        "devices and links are those that the plan was made for, 4 in 2 nodes; --cluster says others"
-    ]
+    assert by_itself["notes"] == ["devices and links are from the plan, 4 in 2 nodes; give --cluster for others"]
     assert elsewhere["makespan_s"] > simulated["makespan_s"]
     assert elsewhere["notes"] == []
 
@@ -170,7 +168,10 @@ def test_a_transformer_is_planned_from_estimates(pipesched):
     assert "--use-distributed-optimizer\n" in flags
     refused = pipesched(f"plan {TRANSFORMER} {machines} --export megatron --out flags.sh")
     assert refused.code == 2
-    assert "--out: got flags.sh with --export, expected none, as flags are printed; try > flags.sh" in refused.err
+    assert (
+        "--out: got flags.sh with --export, expected no file, because --export prints the flags; try > flags.sh"
+        in refused.err
+    )
 
 
 def test_layouts_are_explained_and_written(pipesched, folder):

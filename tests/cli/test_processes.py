@@ -50,7 +50,8 @@ def test_too_many_open_files_are_no_unwritable_output():
     line = ["sweep", "-s", "1f1b,gpipe", "-p", "2,4", "-m", "4:8", "--uniform", "f=1,b=2", "--workers", "2"]
     code = "import resource\nfrom pipesched.cli.main import main\n"
     done = python("-c", f"{code}resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))\nmain()", *line)
-    said = "files: got Too many open files, expected one more; try a higher limit of open files (ulimit -n)"
+    advice = "try a higher limit of open files (ulimit -n)"
+    said = f"files: got Too many open files, expected room for one more open file; {advice}"
     assert (done.returncode, done.stderr) == (2, f"pipesched: {said}\n")
 
 
@@ -69,7 +70,7 @@ SIMULATED = "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2"
 def test_a_full_disk_and_a_closed_stdout_are_said_in_one_line_and_nothing_is_written(tmp_path, line, to, said):
     line = line.format(folder=tmp_path)
     done = run(["sh", "-c", f"exec {sys.executable} -m pipesched {line} {to}"], cwd=ROOT)
-    expected = f"pipesched: output: got {said}, expected it to work; try another place\n"
+    expected = f"pipesched: output: got {said}, expected a working file; try another path\n"
     assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (2, expected, [])
 
 

@@ -67,5 +67,5 @@ def test_the_library_answers_as_the_command(pipesched, folder):
 def test_a_table_of_another_device_has_a_note(folder, gpu, is_foreign):
     rows = [f"NVIDIA A100-SXM4-40GB,matmul,1,{64 * (row + 1)},256,256,{1e-5 * (row + 1)}" for row in range(40)]
     (folder / "of_a100.csv").write_text("\n".join(["gpu,op,batch,m,n,k,seconds", *rows]))
-    note = f"the table was measured on NVIDIA A100-SXM4-40GB: the fitted GPU is no {gpu}"
+    note = f"the table was measured on NVIDIA A100-SXM4-40GB: the fitted GPU is not a {gpu}"
     assert (note in fit_gpu(folder / "of_a100.csv", gpu).notes) == is_foreign

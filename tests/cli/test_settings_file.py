@@ -64,7 +64,7 @@ def test_a_schema_knows_single_words_and_repeated_numbers(pipesched):
         ({"ranks": []}, "s.json: ranks: got [], expected a text, a number or a list of them"),
         ({"ranks": True}, "s.json: ranks: got True, expected a text, a number or a list of them"),
         ({"json": 1}, "s.json: json: got 1, expected true or false"),
-        ([1], 's.json: got no object, expected options and their values; try {"schedule": "1f1b"}'),
+        ([1], 's.json: got no JSON object, expected options and their values; try {"schedule": "1f1b"}'),
         ('{"ranks": 4, "ranks": 8}', "s.json: got the key 'ranks' twice"),
         ("{", "s.json: line 1, column 2: got no JSON"),
     ],

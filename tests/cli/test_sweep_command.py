@@ -41,10 +41,10 @@ def test_the_same_goes_to_json_parquet_and_markdown(pipesched, folder):
 def test_the_table_fits_80_columns_and_says_what_is_left_out(pipesched, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     out = pipesched(f"sweep -s 1f1b,dualpipe -p 3,4 -m 8 {COSTS} --top 1 --memory-limit 1GB").out
-    assert "4 settings, 1 cannot be, best by s_per_microbatch" in out
+    assert "4 settings, 1 invalid, best by s_per_microbatch" in out
     assert "2 more that fit are left out (--top, --out)" in out
     assert "memory limit 1 GB (953.7 MiB) of every device" in out
-    assert "dualpipe: 1 cannot be: got 3 ranks" in out
+    assert "dualpipe: 1 invalid: got 3 ranks" in out
 
 
 def test_where_nothing_fits_the_answer_is_no(pipesched):

@@ -149,9 +149,9 @@ def test_a_signal_ends_a_run_after_a_checkpoint_and_resume_goes_on(pipesched, fo
     assert re.fullmatch(r"pipesched: paused after \d of 100 steps; try --resume c to go on\n", answer.err)
     answer = pipesched(f"train mlp:layers=4 {line}")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "try --resume c to go on" in answer.err
+    assert "try --resume c to continue" in answer.err
     answer = pipesched(f"train mlp:layers=4 {line} --resume c")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "a checkpoint of another run, of model 'tests.executor" in answer.err
+    assert "a checkpoint of another run (model 'tests.executor" in answer.err
     assert pipesched("train mlp --compare gpipe,1f1b -p 2 --checkpoint d").code == 2
     assert not (folder / "d").exists()

@@ -69,11 +69,11 @@ def test_people_see_the_ranking_what_was_chosen_and_why_others_were_not(tune):
     assert answer.code == 0
     assert re.search(r"chosen by simulate: 1f1b M=\d N=1, .*; training: plain", answer.out)
     assert re.search(r"x as fast as plain 1F1B at its best \(1f1b M=\d N=1\)", answer.out)
-    assert "settings that fit have elastic averaging, which is another training" in answer.out
+    assert "settings that fit have elastic averaging, which changes the training" in answer.out
     assert re.search(
-        r"with elastic averaging simulate chooses avgpipe M=\d N=2 advance=\d, .*; -n makes it the answer", answer.out
+        r"with elastic averaging simulate chooses avgpipe M=\d N=2 advance=\d, .*; give -n to choose it", answer.out
     )
-    assert "come after these are left out" in answer.out
+    assert "rank after these are left out" in answer.out
     assert "over memory: device" in answer.out
     averaged = tune("-n 1-4 --top 1 --wide").out
     assert re.search(r"chosen by simulate: avgpipe M=\d N=[34] advance=\d, .*; training: elastic averaging", averaged)
@@ -125,7 +125,10 @@ def test_settings_of_which_none_fits_hold_no_plan(tune, pipesched, folder):
     assert tune("-n 1 --memory-limit 1B --out settings.json").code == 1
     refused = pipesched("show --plan settings.json")
     assert refused.code == 2
-    assert "settings without a plan, expected one with it; write it with 'plan ... --out plan.json' or" in refused.err
+    assert (
+        "settings without a plan, expected one setting with its plan; write it with 'plan ... --out plan.json' or"
+        in refused.err
+    )
     for text in ("[]", "[1]", '[{"plan": 1}]', '[{"plan": {}}]', "[" * 9999, "[{}", '[{"plan": null}]'):
         (folder / "settings.json").write_text(text)
         refused = pipesched("show --plan settings.json")

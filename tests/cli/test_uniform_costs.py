@@ -26,7 +26,7 @@ def test_chunks_take_their_share_in_simulate_compare_and_gantt_alike(pipesched):
     for line in lines:
         text = pipesched(line).out
         assert "197.2 s" in text
-        assert "each of 4 stages of a device: f 250 ms, b 500 ms\n" in text
+        assert "each of the 4 stages of a device: f 250 ms, b 500 ms\n" in text
 
 
 def test_nothing_is_said_of_shares_where_every_device_has_one_stage(pipesched):
@@ -78,6 +78,6 @@ def test_a_training_run_shares_what_a_batch_costs_too(pipesched):
     line = "train mlp:layers=8,width=4 -p 4 -m 8 --batch-size 8 --steps 1 --uniform f=1,b=2"
     forecast = data(pipesched, f"{line} -s interleaved")
     assert forecast["runs"][0]["run_s"] == pytest.approx((8 + 3 / 2) * 3 / 8, rel=1e-12)
-    assert "interleaved: each of 2 stages of a device: f 500 ms, b 1 s" in forecast["costs"]
+    assert "interleaved: costs of each of the 2 stages of a device: f 500 ms, b 1 s" in forecast["costs"]
     wide = data(pipesched, f"{line} -s 1f1b --width 2".replace("-m 8", "-m 4"))
     assert wide["runs"][0]["run_s"] == pytest.approx((4 + 3) * 3 / 8, rel=1e-12)

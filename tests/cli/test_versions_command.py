@@ -23,7 +23,7 @@ def test_every_schedule_has_a_table(pipesched):
     for name in CATALOGUE:
         answer = pipesched(f"versions -s {name} -p 4 -m 8")
         assert (answer.code, answer.err) == (0, "")
-        assert f"{name}: what F and B read" in answer.out
+        assert f"{name}: weight versions that F and B read" in answer.out
         assert "micro-batches in flight on each rank" in answer.out
 
 
@@ -36,7 +36,7 @@ def test_the_table_shows_the_first_microbatches_and_what_they_read(pipesched):
 
 
 def test_a_file_is_read_whole_and_refused_if_it_cannot_run(pipesched):
-    assert "mine: what F and B read" in pipesched("versions -f mine.csv").out
+    assert "mine: weight versions that F and B read" in pipesched("versions -f mine.csv").out
     answer = pipesched("versions -f dead.csv")
     assert (answer.code, answer.out) == (1, "")
     assert "rank 0 op 1" in answer.err

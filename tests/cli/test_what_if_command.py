@@ -41,7 +41,7 @@ def test_several_changes_at_once_are_told_in_a_table_of_80_columns(pipesched, ru
     asked = "gpipe+R, 6 micro-batches, device 1 x1.2 slower, link 0-1 x2 slower, latency x0.5"
     assert " ".join(answer.out.split()).startswith(f"what if: {asked} ")
     assert "in 80 % of 5 draws" in answer.out
-    assert "supposed: R taken as long as F" in lines
+    assert "supposed: R is taken to be as long as F" in lines
     assert run.with_name("change.png").exists()
 
 
@@ -71,7 +71,7 @@ def test_slow_layers_and_a_slow_device_have_an_answer_each(pipesched, slow_run):
     assert both["interval"] == pytest.approx(sorted((layers["change"], device["change"])))
     said = " ".join(pipesched(line).out.split())
     assert "stage 2 on device 2 took 1.3 times as long as its peers." in said
-    assert "--slowness layers or device says it" in said
+    assert "set --slowness layers or device" in said
 
 
 def test_import_names_the_straggler(pipesched, slow_run):

@@ -139,7 +139,7 @@ def test_where_only_the_mean_gradient_counts_another_pipeline_goes_on_bit_by_bit
     ("steps", "training", "said"),
     [
         (STEPS, COSINE | {"lr_end": 0.2}, "end 0.1', not '0.05, cosine, steps 8, warmup 2, end 0.2'"),
-        (STEPS, {}, "got a checkpoint of another run, of lr '0.05, cosine, steps 8"),
+        (STEPS, {}, "got a checkpoint of another run (lr '0.05, cosine, steps 8"),
         (24, COSINE, "not '0.05, cosine, steps 24"),  # a longer run has another rate in the same step
     ],
 )
@@ -165,20 +165,22 @@ def written(tmp_path):
 def test_a_checkpoint_of_another_run_is_refused_with_what_differs(written):
     start, _ = find_checkpoint(written)
     message = refused(locally, a_job("1f1b", written, start=start, lr=0.1, steps=9))
-    assert "another run, of lr '0.05', not '0.1', expected" in message
+    assert "another run (lr '0.05', not '0.1'), expected" in message
     message = refused(locally, a_job("pipedream", written, start=start, bounds=((0, 2), (2, 6)), steps=9))
     assert "schedule '1f1b', not 'pipedream'" in message
-    assert "partition '3,3', not '2,4', expected one of this run, as weights are only dealt anew where " in message
-    assert "after 8 steps, expected at most the 7" in refused(locally, a_job("1f1b", written, start=start, steps=7))
+    assert (
+        "partition '3,3', not '2,4'), expected one of this run; weights move to other stages only between " in message
+    )
+    assert "after 8 steps, expected at most 7" in refused(locally, a_job("1f1b", written, start=start, steps=7))
     assert f"try `resume={written}`" in refused(locally, a_job("1f1b", written))
-    assert "no checkpoint in it" in refused(find_checkpoint, written / "step00000009")
+    assert "got a folder without a checkpoint" in refused(find_checkpoint, written / "step00000009")
 
 
 def test_lists_are_left_only_after_all_of_their_steps(tmp_path):
     lists = pipesched.build("pipedream", 2, 2)
     spec = a_job("pipedream", tmp_path, steps=4, every=3)
     spec = replace(spec, job=replace(spec.job, schedule_spec=ScheduleSpec(lists=to_json(lists))))
-    assert "expected a multiple of the 2 of the lists of pipedream; try 2" in refused(locally, spec)
+    assert "expected a multiple of 2, the steps in the lists of pipedream; try 2" in refused(locally, spec)
 
 
 @pytest.mark.parametrize("step", ["temporary", "rename"])

@@ -36,7 +36,7 @@ def test_damage_is_told_with_the_file_and_the_last_good_checkpoint(written):
     weights = newest / "rank1-stage1.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
-    advice = f"it is damaged; the last good one is {good}; try `resume={good}`"
+    advice = f"the checkpoint is damaged; the last intact checkpoint is {good}; try `resume={good}`"
     for damage in (bytes(data), bytes(data[:-1]), None):
         weights.unlink()
         if damage is not None:
@@ -65,7 +65,9 @@ def test_a_run_starts_again_from_the_newest_that_is_whole_and_fails_where_none_i
 
     monkeypatch.setattr("pipesched.executor.runs.training_launcher.run_watched", fails)
     job, restarts = a_job("1f1b", written, start=written / "step00000008"), []
-    with pytest.raises(RankFailed, match=r"^rank 1 failed at 1F5 .*; it cannot start again: .*; it is damaged"):
+    with pytest.raises(
+        RankFailed, match=r"^rank 1 failed at 1F5 .*; the training cannot start again: .*; the checkpoint is damaged"
+    ):
         launch_training(job, restarts=5, on_restart=lambda error, steps: restarts.append(steps))
     assert restarts == [6, 3]
 
@@ -75,7 +77,7 @@ def test_a_file_that_does_not_fit_into_memory_is_refused_unread(written):
     newest, file = written / "step00000008", "rank1-stage1.safetensors"
     os.truncate(newest / file, 2**43)
     rewritten(newest, files={**read_index(newest).files, file: FileDigest(num_bytes=2**43, sha256="0" * 64)})
-    assert refused(find_checkpoint, written).startswith(f"{newest / file}: got {2**43} bytes, expected at most the ")
+    assert refused(find_checkpoint, written).startswith(f"{newest / file}: got {2**43} bytes, expected at most ")
 
 
 def forged(checkpoint, file, **tensors):
@@ -97,7 +99,7 @@ NONE = "got no tensor of this name, expected float32 of shape (4, 4)"
         ({WEIGHT: torch.zeros(4, 4).double()}, "got float64 of shape (4, 4), expected float32 of shape (4, 4)"),
         (
             {BUFFER: None, f"{BUFFER}s": torch.zeros(4, 4)},
-            "expected none, as optimizer.0.linear.weight.momentum_buffer",
+            "expected none; the state lacks optimizer.0.linear.weight.momentum_buffer",
         ),
         ({"weights__\x1b__" + "x" * 9999: torch.zeros(1)}, "tensor 'weights.\\x1b.xxxxx"),
         ({"reference__0": torch.zeros(4, 4)}, "tensor 'reference.0': got a tensor of this name, expected none;"),
@@ -111,14 +113,14 @@ def test_tensors_of_other_names_shapes_and_types_are_refused_before_anything_is_
         message = refused(run, a_job("1f1b", written, start=start))
         assert message.startswith(f"{start / 'rank0-stage0.safetensors'}: tensor ")
         assert said in message
-        assert message.endswith(f"; the last good one is {good}; try `resume={good}`")
+        assert message.endswith(f"; the last intact checkpoint is {good}; try `resume={good}`")
         assert len(message) < 1000
     assert (written / "step00000009").exists(), "an interrupted one, which the run would have removed"
     # every other one has them too: it is the model that differs
     for other in (good, written / "step00000003"):
         forged(other, "rank0-stage0.safetensors", **tensors)
     message = refused(locally, a_job("1f1b", written, start=start))
-    assert message.endswith("no other is whole; try the model that it was made with")
+    assert message.endswith("no other checkpoint is intact; try the model of the checkpoint")
 
 
 def test_a_reference_or_a_predictor_that_is_not_there_is_missed(tmp_path):
@@ -140,15 +142,15 @@ def test_scores_of_another_type_and_an_index_of_other_steps_or_stages_are_refuse
     earlier = written / "step00000006"
     index = rewritten(earlier, run=replace(read_index(earlier).run, partition="2,2,2"))
     message = refused(locally, a_job("gpipe", written, start=earlier))
-    assert "run.partition: got '2,2,2', expected the layers of each of the 2 stages" in message
+    assert "run.partition: got '2,2,2', expected 2 stages, one for each file of weights" in message
     write_index(earlier, replace(index, steps=5))
-    assert "steps: got 5, expected 6, as its folder is named" in refused(find_checkpoint, earlier)
+    assert "steps: got 5, expected 6, as in the name of its folder" in refused(find_checkpoint, earlier)
 
 
 def test_an_index_of_an_earlier_version_is_told_from_a_damaged_one(written):
     path = written / "step00000008" / "index.json"
     path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "digest"}))
-    assert "an earlier version of pipesched has written it: try to go on with that one" in refused(
+    assert "an earlier version of pipesched wrote this checkpoint: continue with that version" in refused(
         find_checkpoint, written
     )
 

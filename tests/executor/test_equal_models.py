@@ -23,6 +23,6 @@ def test_a_model_that_depends_on_the_rank_is_refused(tmp_path):
     )  # fmt: skip
     for name, (_, what) in CASES.items():
         assert said[name].startswith(
-            f"model {models[name]}: rank 1 has built other {what} than rank 0, expected the same in every process; let "
-            "the factory depend on no rank"
+            f"model {models[name]}: rank 1 has built other {what} than rank 0, expected the same in every process; "
+            "make the factory independent of rank"
         )

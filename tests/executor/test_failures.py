@@ -58,7 +58,7 @@ def failure(todo):
             r"rank 1 failed at 1F2 \(micro-batch 2\): .*a layer's own fault.* \(KeyError, faulty_models.py:\d+ in \w+",
         ),
         ("always_raising:layer=0", "stage 0: got KeyError .*a layer's own fault"),  # before the lists begin
-        ("without_data", r"model .*: batch\(4, 0\): got KeyError \('no such data'\), expected it to work"),
+        ("without_data", r"model .*: batch\(4, 0\): got KeyError \('no such data'\), expected a result"),
         ("leaving:layer=1", r"rank 1 failed at 1F2 \(micro-batch 2\): the process ended with exit code 7$"),
         ("nothing", ".*got no function 'nothing' in faulty_models"),
     ],
@@ -85,7 +85,7 @@ def test_a_rank_without_room_is_told_what_to_try_once(reason):
 
 
 def test_more_processes_than_the_machine_can_be_expected_to_run_are_refused(tmp_path):
-    with pytest.raises(ExecutionError, match=r"ranks: got 100000, a process each, expected at most \d+ on"):
+    with pytest.raises(ExecutionError, match=r"ranks: got 100000, each in its own process, expected at most \d+ on"):
         Processes(tmp_path, faulty("leaving:layer=1"), range(100_000), lambda rank: ())
 
 

@@ -48,7 +48,7 @@ def require_same(weights, expected):
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb_h1", "interleaved"])
 def test_a_model_with_frozen_parts_trains_as_without_a_pipeline(name, recompute, tmp_path):
     if recompute and name == "zb_h1":
-        pytest.skip("it splits the backward")
+        pytest.skip("splits the backward")
     chunks = {"num_chunks": 2} if name == "interleaved" else {}
     weights = trained(tmp_path / "w.safetensors", name, recompute=recompute, **chunks)
     require_same(weights, plain_loop())

@@ -56,8 +56,8 @@ def refused(monkeypatch, capfd):
 
 
 def test_without_a_rank_it_says_how_to_start_it(job_file, refused):
-    told = "RANK and WORLD_SIZE and MASTER_ADDR and MASTER_PORT: not set"
-    assert refused(job_file) == (2, f"executor: {told}; start it with torchrun, or use 'pipesched run'")
+    told = "RANK and WORLD_SIZE and MASTER_ADDR and MASTER_PORT: got no value, expected the environment of torchrun"
+    assert refused(job_file) == (2, f"executor: {told}; start with torchrun, or use 'pipesched run'")
 
 
 def test_another_number_of_processes_than_ranks_is_refused(job_file, refused):

@@ -166,7 +166,7 @@ def test_from_reduce_to_step_the_gradients_are_held_once():
 
 
 def test_a_mailroom_that_was_not_told_of_the_replicas_says_so():
-    with pytest.raises(ExecutionError, match="give it the `summands`"):
+    with pytest.raises(ExecutionError, match="pass the `summands`"):
         LocalTransport(0, Mailroom()).reduce(Reduce(0), torch.zeros(1))
 
 
@@ -186,7 +186,7 @@ def test_emulated_replicas_move_as_many_bytes_as_the_weights_have():
 
 def test_costs_whose_ops_overlap_are_not_emulated():
     costs = StageCosts((StageCost(0.1, 0.1),), origin="by hand", overlap=0.5)
-    with pytest.raises(ExecutionError, match=r"\(by hand\) say overlap 0.5, expected 0 to emulate them"):
+    with pytest.raises(ExecutionError, match=r"\(by hand\): got overlap 0.5, expected 0 for emulation"):
         emulated_stages([forward(0, 0)], costs, "sleep")
 
 

@@ -90,7 +90,7 @@ def test_not_a_number_is_found_in_any_tensor_and_its_place_is_named():
     with pytest.raises(RankFailed) as raised:
         run.run()
     assert str(raised.value).startswith(
-        "rank 0 failed at 0F0 (micro-batch 0): got infinity in tensor 2 of the output of stage 0, the first of this run"
+        "rank 0 failed at 0F0 (micro-batch 0): got the first infinity of this run in tensor 2 of the output of stage 0"
     )
 
 
@@ -180,7 +180,7 @@ def test_a_tensor_without_samples_is_refused():
         Local(build("gpipe", 2, 2), model)
     assert str(raised.value) == (
         "model fed: its batch has 1 samples in a tensor of (1, 4), expected 4 in dimension 0 of each tensor; repeat "
-        "for each sample what all of them share"
+        "shared data for each sample"
     )
 
 

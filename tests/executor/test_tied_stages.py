@@ -161,8 +161,8 @@ def test_a_stage_with_all_places_needs_no_sum():
 def test_tied_stages_without_a_sum_are_refused():
     model = resolve_model(MODELS["three_places"])
     message = (
-        "got stages 0, 1, 3 that share parameters, as weight of layer 0, with schedule 1f1b, expected steps that wait "
-        "for the sum of their gradients; try pipesched.schedules.transforms.with_tied_sum, or cut"
+        r"got stages 0, 1, 3 that share parameters \(first weight of layer 0\) with schedule 1f1b, expected steps that "
+        "wait for the sum of their gradients; try pipesched.schedules.transforms.with_tied_sum, or cut"
     )
     for lists in (build("1f1b", 4, 4), with_tied_sum(build("1f1b", 4, 4))):
         with pytest.raises(ExecutionError, match=message):
@@ -170,9 +170,7 @@ def test_tied_stages_without_a_sum_are_refused():
 
 
 def test_a_sum_that_no_stages_need_is_refused():
-    with pytest.raises(
-        ExecutionError, match="got a sum of tied stages, expected a model whose stages share parameters"
-    ):
+    with pytest.raises(ExecutionError, match="got a sum of tied stages without shared parameters"):
         Local(with_tied_sum(build("1f1b", 2, 2))).run()
 
 
@@ -223,7 +221,7 @@ def test_a_verification_predicts_the_sum_that_the_run_has():
 
 @pytest.mark.parametrize("name", ["pipedream", "avgpipe"])
 def test_runs_and_trainings_refuse_schedules_without_a_flush(name):
-    message = "layer 0 shares weight with another stage: .*got tied stages 0, 1, .*; try 1f1b, or cut .*, or untie it$"
+    message = "layer 0 shares weight .*got tied stages 0, 1, .*; try 1f1b, or cut .*, or untie the weights$"
     model, lists = MODELS["two_places"], pipesched.build(name, 2, 4)
     spec = ScheduleSpec(name=name, num_ranks=2, num_microbatches=4)
     for call in (

@@ -127,7 +127,9 @@ def test_a_tensor_of_several_names_in_one_layer_is_written_under_all_of_them():
     stages = stages_of(model, ((0, 1),))
     state = whole_state(model, ((0, 1),), stages)
     assert state.keys() == {"first.weight", "again.weight", "bias"}
-    with pytest.raises(StateError, match=r"'again\.weight': got other numbers than in 'first\.weight', expected one"):
+    with pytest.raises(
+        StateError, match=r"'again\.weight': got other numbers than in 'first\.weight', expected equal numbers"
+    ):
         load_whole_state(model, ((0, 1),), stages, state | {"again.weight": torch.zeros(3, 3)})
 
 

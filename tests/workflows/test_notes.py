@@ -56,7 +56,10 @@ def test_an_estimate_of_a_gpu_without_published_runs_says_so(family):
 
 def test_a_fitted_estimate_has_its_factor():
     fitted, errors = notes_of_estimate("H100", 1.25)
-    assert fitted == "fitted: layers take 1.25 times their estimated seconds; published runs were compared without it"
+    assert (
+        fitted
+        == "fitted: layers take 1.25 times their estimated seconds; published runs were compared without this factor"
+    )
     assert [errors] == notes_of_estimate("H100", 1.0)
 
 
@@ -97,7 +100,7 @@ def test_ops_are_longer_than_what_their_rank_takes_beside_them(op_s, beside_s, i
 
 GPU, CPU = Yardstick("cuda", 1, 1.0), Yardstick("cpu", 1, 1.0)
 LAUNCHED = "one thread launched the ops of all ranks in {} s of 4 s"
-SHARE = f"{LAUNCHED}, waits for full launch queues included"
+SHARE = f"{LAUNCHED}, including waits for full launch queues"
 BOUND = f"{LAUNCHED}, which bounds the run: try larger micro-batches, or `transport=processes`"
 
 
@@ -144,11 +147,11 @@ def test_the_host_s_time_to_launch_nothing_bounds_nothing():
         (("cpu", 2, 1.04), ""),
         (
             ("cpu", 2, 1.1),
-            "10% slower in the run than in the profile, by a fixed kernel: at the speed of the run, the prediction "
-            "would be longer; the rounds of `verify` cancel such a drift",
+            "10% slower in the run than in the profile, by the time of a fixed kernel: at the speed of the run, the "
+            "prediction would be longer; the rounds of `verify` cancel such a drift",
         ),
         (("cpu", 2, 0.9), "at the speed of the run, the prediction would be shorter;"),
-        (("cpu", 1, 0.5), "50% faster in the run than in the profile, with 1 core busy in place of 2, by"),
+        (("cpu", 1, 0.5), "50% faster in the run than in the profile, with 1 core busy instead of 2, by"),
     ],
 )
 def test_profile_and_run_at_different_speeds_are_told_apart(run, said):
@@ -176,8 +179,8 @@ def test_a_limit_is_judged_or_said_not_to_be():
     both, half = (Cluster((Device(memory_bytes=1024), Device(memory_bytes=limit))) for limit in (1024, None))
     assert unjudged_limit(both, [0, 1], True) == unjudged_limit(half, [0], True) == []
     assert unjudged_limit(Cluster((Device(),)), [0], False) == []
-    assert unjudged_limit(both, [0, 1], False) == ["memory limit 1 KiB: not judged, as the costs say no bytes"]
-    assert "of device 1 none is known" in unjudged_limit(half, [0, 1], True)[0]
+    assert unjudged_limit(both, [0, 1], False) == ["memory limit 1 KiB: not checked, because the costs have no bytes"]
+    assert "not checked on devices without a known limit (1)" in unjudged_limit(half, [0, 1], True)[0]
 
 
 def test_the_load_of_others_is_that_of_all_but_this_process(tmp_path, monkeypatch):
@@ -201,7 +204,8 @@ def test_the_load_of_others_is_that_of_all_but_this_process(tmp_path, monkeypatc
 def test_bytes_that_nobody_knows_are_named(cost, missing):
     layers = LayerCosts((StageCost(1.0, 2.0, **cost),) * 2)
     said = unknown_bytes(profile_of_layers(layers).profile)
-    assert [note.split(" are known: ")[0] for note in said] == ([] if missing is None else [f"no bytes of {missing}"])
+    expected = [] if missing is None else [f"the profile has no bytes of {missing}"]
+    assert [note.split(": ")[0] for note in said] == expected
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_bytes_that_nobody_knows_are_named(cost, missing):
 def test_a_schedule_of_side_by_side_ops_says_that_costs_hide_nothing_of_them(name, overlap, is_said):
     costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, overlap=overlap)
     notes = pipesched.simulate(pipesched.build(name, 4, 8), costs).notes
-    assert ["dualpipe: forwards run beside backwards" in note for note in notes] == [True] * is_said
+    assert ["dualpipe: forwards overlap backwards" in note for note in notes] == [True] * is_said
 
 
 def test_a_note_on_two_schedules_stands_once_with_both_names():

@@ -110,19 +110,17 @@ def test_a_model_that_no_trainer_runs_is_planned_but_not_exported_and_the_reason
     assert result.trainers == {"torchtitan": (), "megatron": (), "deepspeed": ()}
     caption = result.table().caption
     assert "torchtitan none; megatron none; deepspeed none\n  torchtitan: got transformer:" in caption
-    assert caption.endswith(
-        "with multi-token prediction (1), expected none, as no flags are written for them; try the model with mtp=0"
-    )
+    assert caption.endswith("expected no such prediction, as the export has no flags for it; try the model with mtp=0")
     assert "found" not in caption
-    with pytest.raises(ArgumentError, match=r"multi-token prediction \(1\), expected none"):
+    with pytest.raises(ArgumentError, match=r"multi-token prediction \(1\), expected no such prediction"):
         result.export("megatron")
-    with pytest.raises(ArgumentError, match=r"multi-token prediction \(1\), expected none"):
+    with pytest.raises(ArgumentError, match=r"multi-token prediction \(1\), expected no such prediction"):
         pipesched.plan_layout(model, DGX, batch_size=8, trainer="megatron")
 
 
 def test_a_search_that_stops_early_says_how_many_rows_are_missing():
     caption = search(top=3, time_limit_s=0).table().caption
-    assert re.search(r"stopped: another may be .*% faster; 1 of 3 plans found", caption)
+    assert re.search(r"stopped early: another layout may be .*% faster; 1 of 3 plans found", caption)
 
 
 def test_layouts_leave_a_margin_of_memory():
@@ -145,7 +143,7 @@ def test_layouts_leave_a_margin_of_memory():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"zero": 2, "trainer": "megatron"}, "zero: got 2, expected some of 0, 1, as megatron has no other"),
+        ({"zero": 2, "trainer": "megatron"}, "zero: got 2, expected stages among 0, 1, as megatron has no other"),
         ({"schedules": ["pipedream"]}, "schedules: got pipedream, which trains on stale weights"),
     ],
 )

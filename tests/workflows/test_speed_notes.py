@@ -18,7 +18,7 @@ from pipesched.workflows.tuning import verified_settings
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 BEFORE, SLOW = Yardstick("cpu", 2, 1.0), Yardstick("cpu", 2, 1.5)
-SAID = "50% slower in the run than in the profile, by a fixed kernel"
+SAID = "50% slower in the run than in the profile, by the time of a fixed kernel"
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
 
 

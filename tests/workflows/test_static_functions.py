@@ -55,7 +55,7 @@ def test_a_plan_is_a_schedule_of_which_only_the_profile_is_missing(profile, tmp_
     assert isinstance(search.plot(), Figure)
     with pytest.raises(ArgumentError, match=r"^plan: got `partition` too"):
         pipesched.simulate(search.plan, pipesched.Setup(profile, partition="uniform"))
-    with pytest.raises(ArgumentError, match=r"^costs: got a profile of other, expected one of gpt"):
+    with pytest.raises(ArgumentError, match=r"^costs: got a profile of other, expected a profile of gpt"):
         pipesched.simulate(search.plan, replace(profile, model="other"))
 
 

@@ -126,8 +126,8 @@ def test_a_script_trains_as_its_rank(said):
 
 @pytest.mark.parametrize("fields", ["bounds, lr", "seed"])
 def test_processes_with_other_arguments_are_refused_in_all_of_them(said, fields):
-    words = f"ExecutionError: {fields}: process 1 got something else than process 0; expected the same in every process"
-    assert [its[fields] for its in said] == [words, words]
+    words = f"{fields}: process 1 got another value than process 0; expected the same values in every process"
+    assert [its[fields] for its in said] == [f"ExecutionError: {words}"] * 2
 
 
 def test_what_a_process_may_have_its_own_way_is_not_compared(said):

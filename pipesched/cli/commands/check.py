@@ -60,7 +60,7 @@ def _print_findings(name: str, findings: tuple[Finding, ...], lists: Schedule) -
     """Print each finding, then the grid around their places."""
     print_lines(f"{name}: {finding}" for finding in findings[:_MOST_SHOWN])
     if len(findings) > _MOST_SHOWN:
-        print_lines([f"{name}: and {len(findings) - _MOST_SHOWN} more; --json has them all"])
+        print_lines([f"{name}: and {len(findings) - _MOST_SHOWN} more; --json shows all"])
     from pipesched.schedules.check import excerpt
 
     rows = excerpt(lists, [place for finding in findings[:_MOST_SHOWN] for place in finding.places])

@@ -71,8 +71,8 @@ def compare(
     check_outputs((gantt, GANTT_SUFFIXES), *((path, (*TABLE, PAGE)) for path in out or ()))
     if schedule.schedule_file is not None:
         raise InputError(
-            "--schedule-file: got it in compare, expected the file as an argument; "
-            f"try compare {schedule.schedule_file}"
+            "--schedule-file: got this option with compare, expected the file as an argument; try compare "
+            f"{schedule.schedule_file}"
         )
     names = _names(what or [], schedule, all_schedules)
     timelines = [name for name in names if formats.format_of(name) == formats.TIMELINE_FORMAT]
@@ -192,8 +192,8 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
     if other is not None:
         missing = "nothing there" if Path(other).suffix and not Path(other).exists() else "no Timeline"
         raise InputError(
-            f"{other}: got {missing}, expected a Timeline as {timelines[0]} is one; try one that "
-            "'pipesched simulate --out' or 'run --out' has written"
+            f"{other}: got {missing}, expected a Timeline, as in {timelines[0]}; try a file that 'pipesched simulate "
+            "--out' or 'run --out' has written"
         )
     if len(timelines) != 2:
         raise InputError(
@@ -247,7 +247,7 @@ def _without_counts(schedule: Schedule, file: str, options: ScheduleOptions) -> 
     counts = {"-p": (given.num_ranks, schedule.num_ranks), "-m": (given.num_microbatches, schedule.num_microbatches)}
     missing = " and ".join(option for option, (given, _) in counts.items() if given is None)
     own = " ".join(f"{option} {count}" for option, (_, count) in counts.items())
-    return InputError(f"compare: {missing} missing; try {own}, as {file} has")
+    return InputError(f"compare: got no {missing}, expected counts for the schedules by name; try {own}, as in {file}")
 
 
 def _options_of(name: str, own_options: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:

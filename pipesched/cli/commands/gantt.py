@@ -36,14 +36,16 @@ def gantt(
     *,
     schedule: ScheduleOptions,
     costs: EstimatedCostOptions,
-    files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Timelines (JSON) (default: simulate the schedule).")
+    ] = None,
     out: Annotated[Path | None, out_option("Draw a picture, or a page to zoom in", GANTT_SUFFIXES)] = None,
     chart: ChartOptions,
     columns: Annotated[
         int | None,
         typer.Option(
             rich_help_panel=OUTPUT,
-            help="Characters of a line, without --out (default: the width of the terminal).",
+            help="Characters per line of the printed chart (default: the width of the terminal).",
             min=20,
         ),
     ] = None,
@@ -51,7 +53,7 @@ def gantt(
     title: Annotated[str, typer.Option(rich_help_panel=OUTPUT, help="Title of the picture.")] = "",
     size: Annotated[
         str | None,
-        typer.Option(rich_help_panel=OUTPUT, help="Width x height of the picture in inches, as 7x3; with --out."),
+        typer.Option(rich_help_panel=OUTPUT, help="Width x height of the picture of --out in inches, as 7x3."),
     ] = None,
     simulation: SimulationOptions,
 ) -> None:
@@ -69,7 +71,9 @@ def gantt(
     looks = {**drawn, "--font": style.font, "--font-size": style.font_size != ChartOptions().style.font_size}
     option = next((option for option, value in looks.items() if value), None)
     if out is None and option is not None:
-        raise InputError(f"{option}: got it without --out, expected a picture or page to draw it in; try --out x.png")
+        raise InputError(
+            f"{option}: got this option without --out, expected the name of a picture or page; try --out x.png"
+        )
     shown = read_shown(files, schedule, costs, simulation)
     picture = Gantt(shown.timelines, title, shown.details, _sized(chart, size), (*shown.notes, *shown.doubts))
     if out is not None:
@@ -105,7 +109,9 @@ def trace(
     *,
     schedule: ScheduleOptions,
     costs: EstimatedCostOptions,
-    files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Timelines (JSON) (default: simulate the schedule).")
+    ] = None,
     out: Annotated[Path | None, out_option("Write the trace", JSON)] = None,
     simulation: SimulationOptions,
 ) -> None:
@@ -178,9 +184,11 @@ def require_no_simulation(
         InputError: Such an option is given.
     """
     if schedule != ScheduleOptions() or costs != costs.__class__():
-        raise InputError(f"{file}: got options of a schedule or its costs too, expected one or the other")
+        raise InputError(
+            f"{file}: got options of a schedule or its costs too, expected a Timeline or these options; leave one out"
+        )
     if simulation != SimulationOptions():
         raise InputError(
-            f"{file}: got options of a simulation too, as --protocol or --jitter, expected them where a schedule is "
-            "simulated; leave them out"
+            f"{file}: got options of a simulation too, such as --protocol or --jitter, expected a Timeline or a "
+            "schedule to simulate; leave these options out"
         )

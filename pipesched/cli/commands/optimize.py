@@ -48,7 +48,8 @@ def optimize(
     check_outputs(*((path, (*JSON, *CSV)) for path in outputs), (gantt, GANTT_SUFFIXES))
     if schedule.step_barrier:
         raise InputError(
-            "--step-barrier: got it with optimize, expected none: it orders F, B, I, W and R alone; leave it out"
+            "--step-barrier: got this option with optimize, which orders only F, B, I, W and R, expected no barrier; "
+            "leave the option out"
         )
     source = schedule.source()
     if any(formats.suffix_of(path) in CSV for path in outputs):
@@ -71,8 +72,8 @@ def optimize(
     limits = limit_lines(costs.machines, simulation)
     if limits and any(formats.suffix_of(path) in CSV for path in outputs) and _steps_early(result.schedule):
         notes.append(
-            "the .csv has no steps: as it is read, stages step after the last op of their rank, and hold their "
-            "gradients until then; a .json has them"
+            "the .csv has no steps: on reading, each stage steps after the last op of its rank and keeps its gradients "
+            "until then; write a .json to keep the steps"
         )
     said = result.table().noted([*limits, *costs.shares(result.schedule), *notes])
     print_answer("optimize", result.to_dict(), notes, [said], is_json=json)
@@ -86,5 +87,5 @@ def _steps_early(schedule: Schedule) -> bool:
 
 
 def _state(best_s: float, bound_s: float) -> str:
-    gap = f"at most {readable_share(best_s / bound_s - 1)} above the least" if bound_s else "no bound yet"
+    gap = f"at most {readable_share(best_s / bound_s - 1)} above the minimum" if bound_s else "no bound yet"
     return f"best {readable_s(best_s)}, {gap}"

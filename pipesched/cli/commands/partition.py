@@ -44,7 +44,7 @@ def partition(
     json: Json = False,
     out: Annotated[
         Path | None,
-        out_option("Write the answer, .json, the argument of --partition, .txt, or a graph with stages, .graph.txt"),
+        out_option("Write the result (.json), the argument of --partition (.txt), or a graph with stages (.graph.txt)"),
     ] = None,
 ) -> None:
     """Cut a model into stages and show the cost of each (--out: .json, .txt for --partition, or .graph.txt).
@@ -97,7 +97,9 @@ def _schedule(result: PartitionedModel, out: Path | None) -> str:
         schedule = f"{'pipedream' if by == 'replicas' else '1f1b'} -p {devices}"
     numbered = [device for stage in partitioned.stages for device in stage.devices]
     others = (
-        "" if chunks > 1 or numbered == sorted(numbered) else "\nits ranks take the devices in order, not those above"
+        ""
+        if chunks > 1 or numbered == sorted(numbered)
+        else "\nthe ranks of this schedule use the devices in order, not the devices of the table"
     )
     if result.is_told_by_layers:
         return f"--schedule {schedule} --partition {partitioned.partition}{others}"
@@ -113,10 +115,10 @@ def export(
     schedule: ScheduleOptions,
     partition: Annotated[
         str | None,
-        typer.Option(help="Layers of each stage: 3,3,4, or Megatron-LM's Ettt|ttt|tttL (default: the plan's)."),
+        typer.Option(help="Layers of each stage: 3,3,4, or Megatron-LM's Ettt|ttt|tttL (default: as in the plan)."),
     ] = None,
     microbatch_size: Annotated[
-        int | None, typer.Option(help="Samples per micro-batch (default: the plan's).", min=1)
+        int | None, typer.Option(help="Samples per micro-batch (default: as in the plan).", min=1)
     ] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the export: a script of bash, a .toml, or a .json")] = None,
@@ -128,11 +130,17 @@ def export(
     """
     check_outputs((out, ()))
     if schedule.step_barrier:
-        raise InputError("--step-barrier: got it with export, expected none: trainers have it by default; leave it out")
+        raise InputError(
+            "--step-barrier: got this option with export, expected no barrier option: trainers have the barrier by "
+            "default; leave the option out"
+        )
     if schedule.plan is None:
         text = exporting.export_setting(_setting(schedule, partition, microbatch_size), trainer)
     elif microbatch_size is not None:
-        raise InputError("--microbatch-size: got it beside --plan, expected none; leave it out")
+        raise InputError(
+            "--microbatch-size: got this option with --plan, which gives the size, expected only one of them; leave "
+            "--microbatch-size out"
+        )
     else:
         plan = replace(schedule, placement=None, recompute=None).read_plan()
         assert plan is not None, "it is given"

@@ -63,7 +63,7 @@ class LayoutOptions(LayoutSettings):
 
     gpu: Annotated[
         str | None,
-        typer.Option(help="Data sheet of the GPUs, as h100, or a file (JSON) (default: the one of the --machine)."),
+        typer.Option(help="Data sheet of the GPUs, as h100, or a file (JSON) (default: the GPU of --machine)."),
     ] = None
 
 
@@ -75,7 +75,7 @@ class ModelOptions(LayerSettings):
     microbatch_sizes: Annotated[
         Counts | None,
         Description(
-            "Samples per micro-batch to measure of a model, as 1,2,4; of a table, its one size.",
+            "Samples per micro-batch: the sizes to measure of a model, as 1,2,4, or the one size of a table of layers.",
             least=1,
             most=MAX_NUMBER,
         ),
@@ -93,7 +93,8 @@ class ModelOptions(LayerSettings):
         if io.names_profile(what):
             if self != ModelOptions():
                 raise InputError(
-                    f"{what}: got a profile, and an option for measuring one, expected one of them; leave it out"
+                    f"{what}: got a profile and an option for measuring one, expected only one of them; leave the "
+                    "option out"
                 )
             return io.load_profile(what)
         sizes = [2**power for power in range(4) if 2**power <= min(batch_size, _MOST_PROFILED)]
@@ -111,9 +112,9 @@ class ModelOptions(LayerSettings):
         sizes = () if self.microbatch_sizes is None else tuple_of(self.microbatch_sizes)
         if len(sizes) != 1 or self != ModelOptions(microbatch_sizes=self.microbatch_sizes):
             raise InputError(
-                f"{file}: got a table of layers, expected --microbatch-sizes with the one size that it is of, and no "
-                "other option of a model; try --microbatch-sizes 1, or, for more sizes, "
-                f"'pipesched profile --layer-costs {file}'"
+                f"{file}: got a table of layers, expected --microbatch-sizes with the one size of the table, and no "
+                "other option of a model; try --microbatch-sizes 1, or, for more sizes, 'pipesched profile "
+                f"--layer-costs {file}'"
             )
         return measuring.profile_of_layers(file, sizes[0]).profile
 
@@ -123,8 +124,10 @@ def plan(
     profile: Annotated[
         str,
         typer.Argument(
-            help="Profile (JSON), graph (.txt), table of layers (CSV), a transformer, estimated, as llama3-70b, "
-            "hf:config.json or transformer:layers=.., or another model, measured first."
+            help=(
+                "Profile (JSON), graph (.txt), table of layers (CSV), transformer to estimate (llama3-70b, "
+                "hf:config.json, transformer:layers=..), or another model, which is measured first."
+            )
         ),
     ],
     machines: MachineOptions,
@@ -136,8 +139,10 @@ def plan(
         bool,
         typer.Option(
             "--explain",
-            help="Print the causes of idle time under the best plan, and its critical path; of a transformer each "
-            "choice of a layout alone.",
+            help=(
+                "Print the causes of idle time under the best plan, and its critical path; for a transformer, the time "
+                "of the best layout with each choice."
+            ),
         ),
     ] = False,
     plot: Annotated[
@@ -147,7 +152,7 @@ def plan(
     out: Annotated[
         list[Path] | None,
         out_option(
-            "Write the best plan, .json, or a page of all plans, .html; of a transformer a table of layouts",
+            "Write the best plan (.json) or a page of all plans (.html); for a transformer, a table of layouts",
             is_repeatable=True,
         ),
     ] = None,
@@ -161,12 +166,12 @@ def plan(
     if asked.trainer is not None:
         _require_flags_alone(out or (), explain=explain, is_json=json)
     if io.names_shape(profile) or layout.gpu is not None:
-        _require_none(_not_of_layouts(asked, conditions, model, plot), f"{profile}, which is estimated")
+        _require_none(_not_of_layouts(asked, conditions, model, plot), f"{profile}, a transformer to estimate")
         check_outputs(*((path, TABLE) for path in out or ()))
         layouts = _planned_layouts(profile, machines, asked, layout, model.microbatch_sizes)
         _print_layouts(layouts, asked.trainer, out or (), explain=explain, is_json=json)
         return
-    _require_none(given_options(layout), f"{profile}, which is not estimated, as llama3-70b is")
+    _require_none(given_options(layout), f"{profile}, which is not a transformer to estimate, such as llama3-70b")
     check_outputs(*((path, (*PLAN, PAGE)) for path in out or ()), (plot, FIGURE_SUFFIXES))
     result = _planned(profile, machines, asked, conditions, model)
     cluster = result.request.cluster
@@ -286,7 +291,7 @@ def _require_none(options: Sequence[str], what: str) -> None:
         InputError: Such an option is given.
     """
     if options:
-        raise InputError(f"{options[0]}: got it with {what}, expected none; leave it out")
+        raise InputError(f"{options[0]}: got this option with {what}, expected no such option; leave it out")
 
 
 def _require_flags_alone(out: Sequence[Path], *, explain: bool, is_json: bool) -> None:
@@ -297,10 +302,14 @@ def _require_flags_alone(out: Sequence[Path], *, explain: bool, is_json: bool) -
     """
     if is_json or explain:
         other = "--json" if is_json else "--explain"
-        raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
+        raise InputError(
+            f"--export: got {other} too, expected only one of them, because --export prints nothing else; leave one out"
+        )
     for path in out:
         if suffix_of(path) not in {*PLAN, *TABLE, PAGE}:
-            raise InputError(f"--out: got {path} with --export, expected none, as flags are printed; try > {path}")
+            raise InputError(
+                f"--out: got {path} with --export, expected no file, because --export prints the flags; try > {path}"
+            )
 
 
 def _end_without_plan(result: PlanSearch, notes: Sequence[str], *, is_json: bool) -> NoReturn:

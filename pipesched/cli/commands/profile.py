@@ -50,7 +50,9 @@ class GpuOptions:
 
     gpu: Annotated[
         str | None,
-        typer.Option(help=f"Estimate for a GPU that is not here, in place of measuring: {_GPUS}, or a file (JSON)."),
+        typer.Option(
+            help=f"Estimate the profile for this GPU instead of measuring it here: {_GPUS}, or a file (JSON)."
+        ),
     ] = None
     machine: Annotated[
         str | None,
@@ -65,11 +67,13 @@ class KernelOptions:
 
     shapes: Annotated[
         Path | None,
-        file_option("Measure products of matrices and attention here, in place of MODEL; write their table", CSV),
+        file_option("Measure matrix products and attention on this machine, in place of MODEL; write their table", CSV),
     ] = None
     fit: Annotated[
         Path | None,
-        typer.Option(help="Fit the kernels of --gpu to a table of --shapes; --out writes the GPU for --gpu (JSON)."),
+        typer.Option(
+            help="Fit the kernel speeds of --gpu to a table from --shapes; --out writes the new GPU (JSON), for --gpu."
+        ),
     ] = None
 
 
@@ -78,7 +82,7 @@ def profile(
     *,
     model: ModelChoice,
     runs: Annotated[
-        str | None, typer.Option("--from", help="Measured Timelines, run.json,run2.json, in place of MODEL.")
+        str | None, typer.Option("--from", help="Measured Timelines in place of MODEL, as run.json,run2.json.")
     ] = None,
     layers: LayerOptions,
     estimate: GpuOptions,
@@ -111,7 +115,10 @@ def profile(
         got = "none" if name is None else "both"
         raise InputError(f"profile: got {got} of MODEL and --from, expected one; try 'pipesched profile gpt'")
     if input_share is not None and not is_table:
-        raise InputError("--input-share: got it without a table of layers, expected --layer-costs alone; leave it out")
+        raise InputError(
+            "--input-share: got this option without a table of layers, expected --layer-costs too; leave --input-share "
+            "out"
+        )
     measured: ProfileMeasurement | MeasuredCosts
     if is_table:
         measured = _of_table(known, layers, estimate, stages, input_share)
@@ -148,7 +155,8 @@ def _print_kernels(
     """Print and write the kernels that --shapes measures, or the GPU that --fit fits."""
     if not is_alone:
         raise InputError(
-            "profile: got --shapes or --fit with a model, costs or runs, expected them alone; leave one out"
+            "profile: got --shapes or --fit with a model, costs or runs, expected only --shapes or --fit; leave the "
+            "others out"
         )
     answer = _of_kernels(kernels, layers, estimate, out)
     print_answer("profile", answer.to_dict(), answer.notes, [answer.table().noted(answer.notes)], is_json=is_json)
@@ -160,16 +168,20 @@ def _of_kernels(
     """Return the kernels that --shapes measures, or the GPU that --fit fits, and write them."""
     if kernels.shapes is not None:
         if kernels.fit is not None or estimate != GpuOptions() or out is not None:
-            raise InputError("--shapes: got it with --fit, --gpu or --out, expected it alone; fit the table afterwards")
+            raise InputError(
+                "--shapes: got --fit, --gpu or --out too, expected --shapes alone; fit the table afterwards"
+            )
         chosen = {name: getattr(layers, name) for name in ("device", "dtype", "threads", "repeats", "seed")}
         if layers != LayerOptions(**chosen):
-            raise InputError(f"--shapes: got an option of layers, expected --{', --'.join(chosen)}; leave it out")
+            raise InputError(
+                f"--shapes: got another option of layers, expected only --{', --'.join(chosen)}; leave it out"
+            )
         with progress_bar("measuring kernels") as tick:
             measured = measuring.profile_kernels(**chosen, progress=tick)
         measured.save(kernels.shapes)
         return measured
     if estimate.gpu is None or estimate != GpuOptions(gpu=estimate.gpu) or layers != LayerOptions():
-        got = "it without --gpu" if estimate.gpu is None else "options of layers or of an estimate too"
+        got = "a table without --gpu" if estimate.gpu is None else "options of layers or of an estimate too"
         raise InputError(f"--fit: got {got}, expected --gpu and --out; try --fit shapes.csv --gpu h100 --out mine.json")
     assert kernels.fit is not None, "as just asked"
     fitted = measuring.fit_gpu(kernels.fit, estimate.gpu)
@@ -181,7 +193,7 @@ def _of_kernels(
 def _require_unused(missing: str, given: Sequence[str]) -> None:
     if given:
         advice = "try --microbatch-sizes" if given[0] == "--microbatch-size" else "leave it out"
-        raise InputError(f"{given[0]}: got it without {missing}, expected both; {advice}")
+        raise InputError(f"{given[0]}: got this option without {missing}, expected both; {advice}")
 
 
 def _of_table(
@@ -218,7 +230,10 @@ def _estimated(model: str, options: LayerOptions, estimate: GpuOptions) -> Profi
         )
     measured = given_options(options, {"microbatch_sizes", "optimizer"})
     if measured:
-        raise InputError(f"{measured[0]}: got it with --gpu, which measures nothing, expected one; leave one out")
+        raise InputError(
+            f"{measured[0]}: got this option with --gpu, which measures nothing, expected only one of them; leave one "
+            "out"
+        )
     assert estimate.gpu is not None, "as just asked"
     settings = values_of(estimate.sharding)
     return pipesched.analytic_profile(

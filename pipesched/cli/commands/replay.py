@@ -29,7 +29,7 @@ def replay(
     costs: CostOptions,
     gantt: Annotated[
         Path | None,
-        file_option("Draw the prediction, or without costs the replay, over the run", GANTT_SUFFIXES),
+        file_option("Draw the prediction (without costs: the replay) above the run", GANTT_SUFFIXES),
     ] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the output of --json", JSON)] = None,

@@ -37,7 +37,7 @@ class EmulatedModel(ModelChoice):
 
     given: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="Model to run, as for 'profile'; none: emulate the costs."),
+        typer.Argument(metavar="MODEL", help="Model to run, as for 'profile' (default: emulate the costs)."),
     ] = None
 
 
@@ -72,7 +72,9 @@ def run(
     meter, job = LoadMeter(), outputs.job
     check_outputs((outputs.out, TIMELINE), (job, JSON))
     if job is not None and outputs.out is not None:
-        raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
+        raise InputError(
+            "--job: got --out too, expected only one of them; give --out to 'torchrun ... -m pipesched.executor'"
+        )
     name = model.name
     plan = schedule.read_plan()
     if plan is not None and (name is not None or not costs.are_given):
@@ -110,15 +112,17 @@ def _limit_bytes(costs: CostOptions, model: str | None, slow: Sequence[str], job
     """Return the memory limit of every device [bytes], or None without one; refuse options that do not apply."""
     if costs.machines.are_given and model is not None:
         raise InputError(
-            "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "
-            "real; leave it out"
+            "--cluster, --link and --nodes: got one of them with --model, expected costs to emulate: the messages of a "
+            "model are real; leave it out"
         )
     if slow and model is not None:
-        raise InputError("--slow: got it with --model, expected costs to emulate; try --inject slow:rank=1,factor=1.3")
+        raise InputError(
+            "--slow: got this option with --model, expected costs to emulate; try --inject slow:rank=1,factor=1.3"
+        )
     limit = costs.machines.limit_bytes()
     if limit is not None and (model is None or job is not None):
         raise InputError(
-            "--memory-limit: got it for ranks that hold nothing or are not run, expected --model without --job; leave "
+            "--memory-limit: got this option for emulated ranks or with --job, expected --model without --job; leave "
             "it out, or see 'pipesched simulate'"
         )
     return limit
@@ -131,13 +135,13 @@ def _stages(
     if model is not None:
         by_hand = costs.sources.keys() - {"--profile"}
         if by_hand:
-            raise InputError(f"--model: got {by_hand.pop()} to emulate too, expected one or the other; leave one out")
+            raise InputError(f"--model: got {by_hand.pop()} to emulate too, expected only one of them; leave one out")
         if costs.input_share is not None:
-            raise InputError("--input-share: got it with --model, expected costs to emulate; leave it out")
+            raise InputError("--input-share: got this option with --model, expected costs to emulate; leave it out")
         return model
     if not costs.are_given:
         raise InputError(
-            "run: got neither MODEL nor costs, expected one; try 'run mlp', or to emulate --uniform f=10ms,b=20ms"
+            "run: got neither MODEL nor costs, expected one; try 'run mlp', or --uniform f=10ms,b=20ms to emulate costs"
         )
     is_given = costs.machines.are_given or slow
     cluster = with_slow_parts(costs.load_cluster(source.schedule), slow) if is_given else None

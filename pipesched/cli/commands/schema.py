@@ -38,7 +38,7 @@ def schema(
     """
     if command is not None:
         if name is not None or every:
-            raise InputError("--command: got NAME or --all too, expected one of them; leave one out")
+            raise InputError("--command: got NAME or --all too, expected only one of them; leave one out")
         check_outputs((out, JSON))
         emit(_text(settings_schema(_command(context.parent, command))), out)
     elif every:
@@ -53,7 +53,9 @@ def schema(
         check_outputs((out, JSON))
         emit(_text(file_formats.file_schema(name)), out)
     elif out is not None:
-        raise InputError("--out: got it without NAME, expected both; try 'pipesched schema plan --out plan.json'")
+        raise InputError(
+            "--out: got this option without NAME, expected both; try 'pipesched schema plan --out plan.json'"
+        )
     elif json:
         files = {key: {"suffix": form.suffix, "text": form.text} for key, form in file_formats.FILE_FORMATS.items()}
         print_json("schema", {"files": files})
@@ -70,7 +72,7 @@ def _command(program: Any, name: str) -> Any:
     if command is None:
         near = get_close_matches(name, program.command.list_commands(program), n=1)
         advice = f"did you mean {near[0]}?" if near else "see 'pipesched --help'"
-        raise InputError(f"--command: got {name!r}, expected a command; {advice}")
+        raise InputError(f"--command: got {name!r}, expected a command of pipesched; {advice}")
     return command
 
 

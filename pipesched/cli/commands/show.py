@@ -44,8 +44,10 @@ def show(
         ListFormat | None,
         typer.Option(
             rich_help_panel=OUTPUT,
-            help="grid; our JSON; PyTorch's CSV: csv compute-only, csv-comms with communication. "
-            "Default: by the suffix of --out, with a CSV in the dialect of the schedule; else the grid.",
+            help=(
+                "grid, json (ours), or a CSV of PyTorch: csv without, csv-comms with communication (default: by the "
+                "suffix of --out, with a CSV in the dialect of the schedule; else grid)."
+            ),
         ),
     ] = None,
     json: Json = False,

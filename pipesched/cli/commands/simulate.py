@@ -40,8 +40,10 @@ class FailureOptions:
     fail_every: Annotated[
         str | None,
         typer.Option(
-            help="Mean time between failures, for a training's goodput and best checkpoint interval: 3h of the whole "
-            "job, or 20000h/device."
+            help=(
+                "Mean time between failures, for a training's goodput and best checkpoint interval: 3h for the whole "
+                "job, or 20000h/device."
+            )
         ),
     ] = None
     restart_s: Annotated[float | None, _GOODPUT["restart_s"].description] = None
@@ -59,12 +61,14 @@ class FailureOptions:
         if self.fail_every is None:
             if given:
                 option = declared(FailureOptions)[given[0]].option
-                raise InputError(f"{option}: got it without --fail-every, expected both; add --fail-every 3h")
+                raise InputError(f"{option}: got this option without --fail-every, expected both; add --fail-every 3h")
             return
         added = [example for name, example in _EXAMPLES.items() if name not in given]
         if added:
             missing = ", ".join(example.split()[0] for example in added)
-            raise InputError(f"--fail-every: got it without {missing}, expected them too; add {' '.join(added)}")
+            raise InputError(
+                f"--fail-every: got this option without {missing}, expected these options too; add {' '.join(added)}"
+            )
         self._fail_every_s(self.fail_every)
         for name in given:
             if name in _GOODPUT and (fault := _GOODPUT[name].fault(getattr(self, name))):
@@ -114,8 +118,8 @@ def simulate(
     out: Annotated[
         list[Path] | None,
         out_option(
-            "Write the Timeline, .json, .csv, .parquet, or a page to zoom in, .html; with --fail-every also a picture "
-            "of goodput, .png, .svg or .pdf; repeatable."
+            "Write the Timeline (.json, .csv, .parquet), a page to zoom in (.html), or with --fail-every a picture of "
+            "goodput (.png, .svg, .pdf); repeatable."
         ),
     ] = None,
 ) -> None:
@@ -125,7 +129,7 @@ def simulate(
     """
     failures.require_whole()
     if asked.fit_iteration_s is not None and costs.estimate.settings.fit_factor != 1:
-        raise InputError("--fit-iteration: got --fit-factor too, expected one of them; leave one out")
+        raise InputError("--fit-iteration: got --fit-factor too, expected only one of them; leave one out")
     pictures = () if failures.fail_every is None else views.FIGURE_SUFFIXES
     check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*TIMELINE, *pictures)) for path in out or ()))
     source = schedule.source()
@@ -138,7 +142,7 @@ def simulate(
         data["goodput"] = goodput.to_dict()
     notes = doubts_of_prediction(result, costs.machines)
     if goodput is not None and result.steady_s_per_microbatch is None:
-        notes.append("goodput: a step counts with the makespan, as the steady state is not known")
+        notes.append("goodput: the time of a step is the makespan, because the steady state is unknown")
     said = result.table().noted([*limit_lines(costs.machines, result), *costs.shares(result.schedule), *notes])
     if memory is not None:
         emit(analysis.to_csv(views.memory_table(result.in_flight, result.timeline.memory)), memory)

@@ -40,7 +40,9 @@ _SUFFIXES = (*TABLE, ".parquet", *FIGURE_SUFFIXES, PAGE)
 def sweep(
     schedule: Annotated[
         str,
-        typer.Option("--schedule", "-s", rich_help_panel="Schedule", help="Names, or builders of yours, as 1f1b,zbv."),
+        typer.Option(
+            "--schedule", "-s", rich_help_panel="Schedule", help="Schedules by name, or your own builders, as 1f1b,zbv."
+        ),
     ],
     asked: SweepSettings,
     parameters: Annotated[
@@ -48,7 +50,7 @@ def sweep(
         typer.Option(
             "--set",
             rich_help_panel="Schedule",
-            help="Values of a parameter, key=1,2,4, of the schedules that have it; repeatable.",
+            help="Values of a parameter of the schedules, as key=1,2,4; repeatable.",
         ),
     ] = None,
     costs: EstimatedCostOptions = EstimatedCostOptions(),  # noqa: B008 -- frozen
@@ -94,7 +96,7 @@ def sweep(
     if not result.fitting:
         can_recompute = asked.recompute == "no" and not setup.loaded_costs.is_recomputed
         advice = "--recompute both" if can_recompute else "more ranks (-p)"
-        complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try {advice}")
+        complain(f"nothing fits into {costs.machines.limit_text() or 'the memory of the devices'}; try {advice}")
         raise typer.Exit(NEGATIVE)
 
 
@@ -102,7 +104,9 @@ def _conditions(asked: SweepSettings, limit: str | None, jitter: float) -> list[
     """Return lines on the memory limit, on jitter and on the step, for all settings."""
     lines = [] if limit is None else [f"memory limit {limit} of every device"]
     if asked.num_runs > 1:
-        lines.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
+        lines.append(
+            f"each setting shows the run with the median makespan of {asked.num_runs} runs with jitter {jitter:g}"
+        )
     if asked.step_barrier:
         lines.append("every setting steps after the backwards of all stages")
     return lines
@@ -180,7 +184,7 @@ def _link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | Non
     if machines.link is None:
         return None
     if replace(machines, link=None).are_given:
-        raise InputError("--link: got other machines too, expected one of them; leave one out")
+        raise InputError("--link: got other machines too, expected only one of them; leave one out")
     keys = [part.name for part in fields(clusters.Link)]
     texts = _value_lists(machines.link, "--link", keys, "bandwidth=1GB/s,10GB/s")
     return {key: amounts(text, f"--link: {key}") for key, text in texts.items()}

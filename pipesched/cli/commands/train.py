@@ -84,11 +84,15 @@ class TrainOutputs:
         if self.job is None:
             return
         if any(output is not None for output in (self.log, export, self.plot, self.out)):
-            raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
+            raise InputError("--job: got an output too, expected none: --job writes only the job; leave the output out")
         if limit is not None:
-            raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
+            raise InputError(
+                "--job: got --memory-limit too, expected none: --job predicts nothing; leave --memory-limit out"
+            )
         if options.restarts:
-            raise InputError("--job: got --restarts too, expected none: torchrun has restarts of its own; leave it out")
+            raise InputError(
+                "--job: got --restarts too, expected none: torchrun has restarts of its own; leave --restarts out"
+            )
 
 
 @grouped
@@ -106,7 +110,10 @@ def train(
     ] = None,
     target_loss: Annotated[float | None, typer.Option(help="Target of the training loss.")] = None,
     num_seeds: Annotated[
-        int, typer.Option("--seeds", help="Runs of each schedule, with seeds from --seed on.", min=1, max=MAX_NUMBER)
+        int,
+        typer.Option(
+            "--seeds", help="Number of runs of each schedule, with seeds counted from --seed.", min=1, max=MAX_NUMBER
+        ),
     ] = 1,
     outputs: TrainOutputs,
 ) -> None:
@@ -177,7 +184,7 @@ def _lines_ahead(results: Sequence[TrainingResult]) -> Iterator[str]:
     """Yield, for each schedule with an `advance`, a line on the advance that was chosen."""
     for name, ahead in _ahead(results).items():
         tried = ", ".join(f"{trial.advance}: {readable_s(trial.seconds)}" for trial in ahead.trials) or "nothing"
-        yield f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}"
+        yield f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; time of a batch by advance: {tried}"
 
 
 def _ahead(results: Sequence[TrainingResult]) -> dict[str, AdvanceTrials]:
@@ -232,7 +239,7 @@ def _asked(
         arguments.require_as_planned(plan, compare=compare)
         return TrainingOptions(load_model(model), [plan], costs, options)
     if model is None:
-        raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")
+        raise InputError("MODEL: got none, expected a model, or --plan; try gpt:layers=8")
     return TrainingOptions(load_model(model), _schedule_specs(schedule, compare), costs, options)
 
 
@@ -242,7 +249,7 @@ def _leave_if_paused(result: TrainingResult, training: Training) -> None:
     if checkpoints is None or not result.is_paused:
         return
     steps = len(result.losses)
-    how = ", drained before its time" if training.run.flush_steps is None and steps % checkpoints.every else ""
+    how = ", drained early" if training.run.flush_steps is None and steps % checkpoints.every else ""
     complain(f"paused after {steps} of {result.num_steps} steps{how}; try --resume {checkpoints.folder} to go on")
     raise typer.Exit(PAUSED)
 
@@ -250,7 +257,7 @@ def _leave_if_paused(result: TrainingResult, training: Training) -> None:
 def _steps_before(checkpoints: CheckpointSettings | None) -> list[str]:
     """Return a note if a run continues from a checkpoint."""
     start = None if checkpoints is None else checkpoints.start
-    return [] if start is None else [f"went on from {start}: the steps up to it were taken before"]
+    return [] if start is None else [f"continued from {start}: an earlier run took the steps before"]
 
 
 def _require_fitting(forecasts: Sequence[TrainingForecast]) -> None:
@@ -270,7 +277,7 @@ def _schedule_specs(schedule: ScheduleOptions, compare: str | None) -> list[Sche
     if compare is None:
         return [schedule.schedule_spec()]
     if schedule.schedule is not None or schedule.schedule_file is not None:
-        raise InputError("--compare: got --schedule or --schedule-file too, expected one of them; leave it out")
+        raise InputError("--compare: got --schedule or --schedule-file too, expected only one of them; leave one out")
     names = schedule_names(compare)
     if not names:
         raise InputError(f"--compare: got {compare!r}, expected names of schedules; try gpipe,pipedream")
@@ -338,18 +345,20 @@ class TrainingOptions:
         for name, value in given.items():
             if value is not None and num_runs > 1:
                 raise InputError(
-                    f"--{name}: got {value} for {num_runs} trainings, expected one; use --schedule, without --seeds"
+                    f"--{name}: got {value} for {num_runs} trainings, expected one training; use --schedule, without "
+                    "--seeds"
                 )
         fault = declared(TrainSettings)["seed"].fault(options.seed + num_seeds - 1)
         if fault is not None:
-            raise InputError(f"--seeds: {fault}, from --seed {options.seed} on; try a smaller --seed")
+            raise InputError(f"--seeds: last seed, counted from --seed {options.seed}: {fault}; try a smaller --seed")
         if costs.stage_costs is not None or costs.layer_costs is not None or costs.microbatch_size is not None:
             raise InputError(
-                "--stage-costs, --layer-costs and --microbatch-size: got one, expected --profile, --uniform, or "
-                "nothing: then a profile is measured; --batch-size says the samples of a step"
+                "--stage-costs, --layer-costs and --microbatch-size: got one of them, expected --profile, --uniform, "
+                "or neither (train then measures a profile); leave it out, and give the samples of a step as "
+                "--batch-size"
             )
         if costs.profile is not None and costs.uniform is not None:
-            raise InputError("costs: got --profile and --uniform, expected one of them; leave one out")
+            raise InputError("costs: got --profile and --uniform, expected only one of them; leave one out")
         if costs.partition == "balanced" and costs.uniform is not None:
             raise InputError("--partition: got balanced with --uniform, expected uniform or counts; try 2,2,1")
         specs = [schedule for schedule in self.schedules if not isinstance(schedule, io.Plan)]

@@ -81,8 +81,8 @@ class TunedModel:
 
         if asked.resume is not None and not self.is_file:
             raise InputError(
-                f"--resume: got it with {self.model}, which would be profiled anew, expected the same profile as "
-                "before; try pipesched profile --out first"
+                f"--resume: got the model {self.model}, which tune would profile again, expected the profile of the "
+                "stopped search; try pipesched profile --out first"
             )
         num_devices = len(cluster.devices)
         profile = io.load_profile(self.model) if self.is_file else self._measured(asked, runs, num_devices)
@@ -168,7 +168,9 @@ class CommandLines:
         """Return a warning if a file, and not the user, names the code that the lines import."""
         model = self.problem.profile.model
         file = None if io.costs_file_of(model) is not None else io.imports_of(model)
-        return [] if file is None else [f"these lines import {model}, as {file} says: run them only if it is yours"]
+        return (
+            [] if file is None else [f"these lines import {model}, which {file} names: run them only if you trust it"]
+        )
 
     def _schedule(self, setting: Setting) -> list[str]:
         simplest = setting.simplest
@@ -207,8 +209,10 @@ def tune(
     verify: Annotated[
         int | None,
         typer.Option(
-            help="Run the best N settings and plain 1F1B here, and compare the times with the prediction; with "
-            "--budget, the settings in the race (default: 4).",
+            help=(
+                "Run the best N settings and plain 1F1B here, and compare the times with the prediction; with "
+                "--budget: number of settings in the race (default: 4)."
+            ),
             min=1,
         ),
     ] = None,
@@ -335,6 +339,6 @@ def _nothing_fits(result: TuneResult, limit: str | None, *, can_recompute: bool)
     assert nearest.held_bytes is not None
     needed = f"{nearest.held_bytes} bytes ({readable_bytes(nearest.held_bytes)})"
     return (
-        f"nothing fits into {limit or 'what the devices have'}: {nearest.setting} needs least, {needed}; "
-        f"try --memory-limit {enough(nearest.held_bytes)}, {'--recompute both, ' * can_recompute}more --ranks"
+        f"nothing fits into {limit or 'the memory of the devices'}: {nearest.setting} needs the least, {needed}; try "
+        f"--memory-limit {enough(nearest.held_bytes)}, {'--recompute both, ' * can_recompute}more --ranks"
     )

@@ -45,7 +45,9 @@ def verify(
     json: Json = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for Timelines, Gantt chart, page and trace; or a page alone, .html."),
+        typer.Option(
+            "--out", "-o", help="Folder for Timelines, Gantt chart, page and trace; or the name of a page (.html)."
+        ),
     ] = None,
 ) -> None:
     """Profile MODEL (unless --profile), simulate, run, compare. --schedule takes several, as gpipe,1f1b.
@@ -56,11 +58,13 @@ def verify(
     """
     name = model.name
     if name is None:
-        raise InputError("verify: got no MODEL, expected one; try 'pipesched verify mlp -p 2 -m 4'")
+        raise InputError("verify: got no MODEL, expected a model; try 'pipesched verify mlp -p 2 -m 4'")
     if rounds is not None and costs.profile is not None:
-        raise InputError("--rounds: got --profile too, expected none: each round measures its own; leave one out")
+        raise InputError(
+            "--rounds: got --profile too, expected only one of them: each round measures its own profile; leave one out"
+        )
     if rounds is None and precision is not None:
-        raise InputError("--precision: got it without --rounds, expected both; add --rounds 5")
+        raise InputError("--precision: got this option without --rounds, expected both; add --rounds 5")
     _check_options(costs, out)
     meter, schedules = LoadMeter(), _schedules(schedule)
     cluster = costs.load_cluster(max(schedules, key=lambda lists: max(lists.rank_to_device)))
@@ -106,14 +110,20 @@ def _schedules(options: ScheduleOptions) -> list[Schedule]:
 def _check_options(costs: CostOptions, out: Path | None) -> None:
     """Refuse, before any measurement, options that would fail after it."""
     if costs.sources.keys() - {"--profile"}:
-        raise InputError("verify: got costs by hand, expected --profile, or nothing: then one is measured")
+        raise InputError(
+            "verify: got --uniform, --stage-costs or --layer-costs, expected --profile, or no costs (verify then "
+            "measures a profile); leave it out"
+        )
     if costs.input_share is not None:
-        raise InputError("--input-share: got it, expected none: I and W of the model are measured; leave it out")
+        raise InputError(
+            "--input-share: got this option with verify, expected none: verify measures I and W of the model; leave it "
+            "out"
+        )
     if out is not None:
         if suffix_of(out) == PAGE:
             check_outputs((out, (PAGE,)))
         elif out.exists() and not out.is_dir():
-            raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
+            raise InputError(f"{out}: got a file, expected a folder, or the name of a new folder; try another name")
         require_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
 
 

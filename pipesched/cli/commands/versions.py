@@ -28,13 +28,15 @@ def versions(
     *,
     schedule: ScheduleOptions,
     weights: Annotated[
-        str | None, typer.Option(help="Sizes of the stages' weights, for the stale share: 10,20,30.")
+        str | None, typer.Option(help="Sizes of the weights of each stage, for the share of stale weights: 10,20,30.")
     ] = None,
     plot: Annotated[Path | None, file_option("Draw the staleness", FIGURE_SUFFIXES)] = None,
     first: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=OUTPUT, help="Micro-batches, from the first, in the table (12) and the picture (32).", min=1
+            rich_help_panel=OUTPUT,
+            help="Number of first micro-batches to show (default: 12 in the table, 32 in the picture).",
+            min=1,
         ),
     ] = None,
     json: Json = False,
@@ -101,8 +103,8 @@ def _print_reads(schedule: Schedule, first: int) -> None:
     for stage in range(schedule.num_stages):
         cells = ((forwards[stage, i], backwards[stage, i]) for i in range(count))
         rows.append({"stage": str(stage)} | {str(i): f"{_weights(f)} {_weights(b)}" for i, (f, b) in enumerate(cells)})
-    caption = "F first; 2+3 is version 2, predicted 3 steps ahead"
-    print_table(Table(f"{schedule.name}: what F and B read", tuple(rows), caption))
+    caption = "first the version that F reads, then the version that B reads; 2+3 is version 2, predicted 3 steps ahead"
+    print_table(Table(f"{schedule.name}: weight versions that F and B read", tuple(rows), caption))
 
 
 def _weights(use: Use) -> str:

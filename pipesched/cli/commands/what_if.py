@@ -45,10 +45,10 @@ class ChangeOptions:
         typer.Option(help="Straggler, device=3,factor=1.2, or slow link, link=0-1,factor=2; repeatable."),
     ] = None
     heal: Annotated[
-        list[int] | None, typer.Option(help="Slow device of the run that becomes as fast as its peers; repeatable.")
+        list[int] | None, typer.Option(help="Slow device of the run, to be as fast as its peers; repeatable.")
     ] = None
     cluster: Annotated[
-        Path | None, typer.Option(help="Machines of the run (JSON; default: message times from the run).")
+        Path | None, typer.Option(help="Machines of the run (JSON) (default: message times from the run).")
     ] = None
 
     def keywords(self) -> dict[str, Any]:
@@ -62,7 +62,9 @@ class ChangeOptions:
 
 @grouped
 def what_if(
-    run: Annotated[str, typer.Argument(help="Measured Timeline; further ones, as run.json,other.json, add costs.")],
+    run: Annotated[
+        str, typer.Argument(help="Measured Timeline; further Timelines, as run.json,other.json, add costs.")
+    ],
     *,
     schedule: ScheduleOptions,
     change: ChangeOptions,
@@ -94,7 +96,7 @@ def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
     if options == ScheduleOptions(recompute=options.recompute, recompute_when=options.recompute_when):
         return {"recompute": options.recomputed_stages(), "recompute_when": options.recompute_when}
     if options.plan is not None:
-        raise InputError("--plan: got a plan, expected a schedule: a plan says other layers too; try --schedule")
+        raise InputError("--plan: got a plan, expected a schedule: a plan also changes the layers; try --schedule")
     from pipesched.schedules import schedule_of
     from pipesched.workflows.what_if import as_in_run, recompute_when_of
 
@@ -128,7 +130,7 @@ def _links(text: str | None) -> dict[str, Any]:
 
         return {"link": parse_link(text, "--link")}
     if len(asked) < len(changes):
-        raise InputError(f"--link: got {text}, expected factors or values, not both; leave one out")
+        raise InputError(f"--link: got {text}, expected only factors or only values; leave one out")
     return asked
 
 

@@ -42,7 +42,8 @@ class CostOptions(CostSettings):
         Path | None, typer.Option(help="Table of the stages' costs (CSV), or costs from runs (JSON).")
     ] = None
     layer_costs: Annotated[
-        Path | None, typer.Option(help="Table of the layers' costs (CSV), of a micro-batch; cut by --partition.")
+        Path | None,
+        typer.Option(help="Table of the layers' costs per micro-batch (CSV); --partition cuts it into stages."),
     ] = None
     uniform: Annotated[
         str | None,
@@ -134,9 +135,9 @@ class CostOptions(CostSettings):
         for share, names in by_share.items():
             if share == 1:
                 continue
-            whose = f"each stage, {share} devices' worth"
+            whose = f"costs of each stage, which is {share} devices' worth"
             if share.numerator == 1:
-                whose = f"each of {share.denominator} stages of a device"
+                whose = f"costs of each of the {share.denominator} stages of a device"
             takes = ", ".join(
                 f"{key} {analysis.readable_s(values[key] * float(share))}" for key in "fbiw" if key in values
             )
@@ -170,7 +171,7 @@ class EstimateOptions:
     panel: ClassVar[str] = "Estimate"
 
     gpu: Annotated[
-        str | None, typer.Option(help="GPU for which the model of --profile is estimated, as h100, or a file (JSON).")
+        str | None, typer.Option(help="GPU for the estimate of the model in --profile, as h100, or a file (JSON).")
     ] = None
     settings: EstimateSettings = EstimateSettings()  # noqa: RUF009 -- frozen
 
@@ -182,8 +183,10 @@ class EstimatedCostOptions(CostOptions):
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="Profile of a model (JSON), a graph of PipeDream's profiler (.txt), or with --gpu a model, as "
-            "llama3-70b."
+            help=(
+                "Profile of a model (JSON), a graph of PipeDream's profiler (.txt), or a model with --gpu, as "
+                "llama3-70b."
+            )
         ),
     ] = None
     estimate: EstimateOptions = EstimateOptions()
@@ -193,7 +196,7 @@ class EstimatedCostOptions(CostOptions):
         if gpu is None:
             if self.estimate != EstimateOptions():
                 raise InputError(
-                    "--profile: got an option of how layers are estimated without --gpu, expected both; try --gpu h100"
+                    "--profile: got an option of the estimate without --gpu, expected both; try --gpu h100"
                 )
             if not profile.exists() and io.names_shape(str(profile)):
                 raise InputError(f"--profile: got {profile}, a model, expected --gpu too; try --gpu h100")
@@ -259,7 +262,7 @@ class RunCostOptions(MessageFacts):
     """Options for facts about runs that their Timelines lack."""
 
     profile: Annotated[
-        Path | None, typer.Option(help="Profile of the runs' model: bytes, and I and W as shares of B.")
+        Path | None, typer.Option(help="Profile of the model of the runs; gives bytes, and I and W as shares of B.")
     ] = None
     layer_costs: Annotated[
         Path | None, typer.Option(help="Table of the layers' costs (CSV), in place of --profile.")
@@ -278,7 +281,7 @@ class RunCostOptions(MessageFacts):
         if self.layer_costs is None:
             return self.profile
         if self.profile is not None:
-            raise InputError("--layer-costs: got --profile too, expected one of them; leave one out")
+            raise InputError("--layer-costs: got --profile too, expected only one of them; leave one out")
         return measuring.profile_of_layers(self.layer_costs, self.microbatch_size or 1).profile
 
 

@@ -104,7 +104,7 @@ class MachineOptions:
         """
         if num_devices is None and self.cluster is None and self.nodes is None:
             raise InputError(
-                f"{command}: got no machines, expected some; try --cluster F, --nodes 2 --gpus 4, or {option} 4"
+                f"{command}: got no machines, expected devices; try --cluster F, --nodes 2 --gpus 4, or {option} 4"
             )
         user = option if num_devices is None else f"{option} {num_devices}"
         return clusters.first_devices(self.load(num_devices or 1, user), num_devices)
@@ -124,7 +124,7 @@ class MachineOptions:
             InputError: `--memory-limit` is given, and the costs have no bytes.
         """
         if self.memory_limit is not None and not has_bytes:
-            raise InputError(f"--memory-limit: got costs that say no bytes, expected some; {advice}")
+            raise InputError(f"--memory-limit: got costs without bytes, expected costs with bytes; {advice}")
 
     def require_suited(self, profile: Profile) -> None:
         """Refuse machines that do not suit a profile.
@@ -171,7 +171,7 @@ class MachineOptions:
     def _given(self, num_devices: int) -> Cluster:
         given = self._options_of("cluster", "link", "nodes")
         if len(given) > 1:
-            raise InputError(f"links: got {' and '.join(given)}, expected one of them")
+            raise InputError(f"links: got {' and '.join(given)}, expected only one of them; leave the others out")
         if self.nodes is not None or (self.machine is not None and not given):
             node = self._node(self.nodes or 1)
             nodes = self.nodes or -(-num_devices // len(node.devices))
@@ -183,7 +183,7 @@ class MachineOptions:
             return clusters.of_nodes(node, nodes)
         stray = self._options_of("gpus", "intra", "inter", "nics", "machine")
         if stray:
-            raise InputError(f"{stray[0]}: got it without --nodes, expected both; try --nodes 2")
+            raise InputError(f"{stray[0]}: got this option without --nodes, expected both; try --nodes 2")
         if self.cluster is not None:
             read_from(self.cluster, "cluster")
             return io.load_cluster(self.cluster)
@@ -207,7 +207,7 @@ class MachineOptions:
             if self.gpus > 1 and self.intra is None:
                 raise InputError("--gpus: got no --intra, expected the links in a node; try --machine dgx-h100")
             if num_nodes > 1 and self.inter is None:
-                raise InputError("--nodes: got no --inter, expected the links between them; try --machine dgx-h100")
+                raise InputError("--nodes: got no --inter, expected the links between nodes; try --machine dgx-h100")
         return replace(
             node,
             intra=node.intra if self.intra is None else parse_link(self.intra, "--intra"),
@@ -224,7 +224,9 @@ def parse_link(text: str, option: str) -> clusters.Link:
     """
     values = numbers(text, option, [field.name for field in fields(clusters.Link)], "latency=10us,bandwidth=25GB/s")
     if values.get("bandwidth_bytes_per_s") == 0:
-        raise InputError(f"{option}: bandwidth_bytes_per_s: got 0, expected more; leave it out for no limit")
+        raise InputError(
+            f"{option}: bandwidth_bytes_per_s: got 0, expected a number above 0; leave it out for no limit"
+        )
     return clusters.Link(**values)
 
 
@@ -256,7 +258,7 @@ def with_slow_parts(cluster: Cluster, texts: Iterable[str]) -> Cluster:
         what = "device" if len(ends) == 1 else "link"
         for end in ends:
             if not 0 <= end <= most:
-                raise InputError(f"--slow: {what}: got device {end}, expected 0 to {most}; try another")
+                raise InputError(f"--slow: {what}: got device {end}, expected a device from 0 to {most}; try another")
         if len(ends) == 1:
             cluster = clusters.with_slow_device(cluster, ends[0], factor)
         else:

@@ -212,9 +212,7 @@ OUTPUT = "Output"
 """The heading of these options in the help."""
 Json = Annotated[
     bool,
-    typer.Option(
-        "--json", rich_help_panel=OUTPUT, help="Print the answer as JSON, and nothing else (docs/commands.md)."
-    ),
+    typer.Option("--json", rich_help_panel=OUTPUT, help="Print only the answer, as JSON (docs/commands.md)."),
 ]
 Wide = Annotated[
     bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Print tables with all their columns, however wide.")

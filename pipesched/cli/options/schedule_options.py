@@ -41,13 +41,18 @@ class ScheduleOptions:
             "--schedule",
             "-s",
             autocompletion=_begun_names,
-            help="Name, as 'pipesched list' shows it, or a builder of yours: package.module:builder, path.py:builder.",
+            help=(
+                "Name of a schedule ('pipesched list' shows all), or your own builder: package.module:builder, "
+                "path.py:builder."
+            ),
         ),
     ] = None
     counts: ScheduleCounts = ScheduleCounts()  # noqa: RUF009 -- frozen
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value of the schedule, with keys as 'pipesched list' shows; repeatable."),
+        typer.Option(
+            "--set", help="Parameter of the schedule, key=value ('pipesched list' shows the keys); repeatable."
+        ),
     ] = None
     schedule_file: Annotated[
         Path | None, typer.Option("--schedule-file", "-f", help="PyTorch CSV (either dialect) or our JSON.")
@@ -57,15 +62,20 @@ class ScheduleOptions:
     ] = None
     recompute_when: RecomputeTime = None
     width: Annotated[
-        int | None, typer.Option(help="Copies of the pipeline, kept equal (1), with -m micro-batches each.", min=1)
+        int | None,
+        typer.Option(help="Copies of the pipeline with equal weights and -m micro-batches each (default: 1).", min=1),
     ] = None
     placement: Annotated[
         Placement | None,
-        typer.Option(help="On neighbouring devices: the ranks of a copy (pipeline), or the copies of a rank."),
+        typer.Option(
+            help="Neighbouring devices hold the ranks of one copy (pipeline), or the copies of one rank (data)."
+        ),
     ] = None
     delayed_reduce: Annotated[
         bool,
-        typer.Option("--delayed-reduce", help="Sum gradients right before each step, not beside the ops before it."),
+        typer.Option(
+            "--delayed-reduce", help="Sum gradients right before each step, instead of during the ops before the step."
+        ),
     ] = False
     step_barrier: StepBarrier = False
     plan: Annotated[
@@ -97,7 +107,10 @@ class ScheduleOptions:
             return arguments.read_schedule_argument(plan)
         if self.schedule_file is not None:
             if self.schedule is not None or self.counts != ScheduleCounts() or self.settings is not None:
-                raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
+                raise InputError(
+                    "--schedule-file: got another option of the schedule too, expected only the file, which has the "
+                    "whole schedule; leave out --schedule, -p, -m, -v and --set"
+                )
             if formats.format_of(self.schedule_file) == io.PLAN_FORMAT:
                 raise InputError(
                     f"{self.schedule_file}: got a plan, expected a schedule; try --plan {self.schedule_file}"
@@ -106,11 +119,11 @@ class ScheduleOptions:
             read_from(self.schedule_file, read.name)
             return arguments.ScheduleSource(read)
         if self.schedule is None:
-            raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
+            raise InputError("schedule: got none, expected one; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
         if "," in self.schedule:
             raise InputError(
-                f"--schedule: got {self.schedule}, expected one; try 'pipesched compare {self.schedule}', with --gantt "
-                "x.png for a picture"
+                f"--schedule: got {self.schedule}, expected one schedule; try 'pipesched compare {self.schedule}', "
+                "with --gantt x.png for a picture"
             )
         return self.built(self.schedule, is_held=is_held)
 
@@ -139,7 +152,8 @@ class ScheduleOptions:
             return None
         if self != ScheduleOptions(plan=self.plan):
             raise InputError(
-                "--plan: got another option of the schedule too, expected none: the plan says it all; leave it out"
+                "--plan: got another option of the schedule too, expected only the plan, which has the whole schedule; "
+                "leave the option out"
             )
         if self.plan.suffix.lower() in (".html", ".htm"):
             raise InputError(
@@ -207,8 +221,8 @@ class ScheduleOptions:
         if self.recompute is None:
             if self.recompute_when is not None:
                 raise InputError(
-                    f"--recompute-when: got {self.recompute_when} without --recompute, expected stages; "
-                    "try --recompute all"
+                    f"--recompute-when: got {self.recompute_when} without --recompute, expected both; try --recompute "
+                    "all"
                 )
             return None
         if self.recompute == "all":
@@ -261,8 +275,8 @@ def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str,
     for setting in settings:
         if not any(_takes(entry, setting) for entry in entries.values()):
             raise InputError(
-                f"--set: got {setting}, expected key=value of a schedule here, a list as replicas=2:1:1; "
-                "see 'pipesched list'"
+                f"--set: got {setting}, expected key=value with a key of the schedule (a list as replicas=2:1:1); see "
+                "'pipesched list'"
             )
     taken = {name: [setting for setting in settings if _takes(entry, setting)] for name, entry in entries.items()}
     if num_chunks is not None and not any(

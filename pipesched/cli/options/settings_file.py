@@ -35,7 +35,7 @@ def with_settings(words: Sequence[str], parameters: Sequence[Any], given: Mappin
         return [*words]
     settings = formats.load_json(formats.read_text(file), file)
     if not isinstance(settings, dict):
-        raise InputError(f'{file}: got no object, expected options and their values; try {{"schedule": "1f1b"}}')
+        raise InputError(f'{file}: got no JSON object, expected options and their values; try {{"schedule": "1f1b"}}')
     known: dict[str, list[Any]] = {}  # MODEL and --model have one key
     for parameter in parameters:
         for name in _names(parameter):

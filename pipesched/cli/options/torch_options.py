@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TrustModel = Annotated[
     bool,
-    typer.Option("--trust-model", help="Import the package.module:factory that the file names as its model."),
+    typer.Option("--trust-model", help="Trust the file: import the model that it names (package.module:factory)."),
 ]
 
 
@@ -34,7 +34,7 @@ class ModelChoice:
             "module:factory, path.py:factory.",
         ),
     ] = None
-    model: Annotated[str | None, typer.Option("--model", help="MODEL, as an option.")] = None
+    model: Annotated[str | None, typer.Option("--model", help="Same as the argument MODEL.")] = None
 
     @property
     def name(self) -> str | None:
@@ -45,7 +45,7 @@ class ModelChoice:
         """
         if self.given is not None and self.model is not None:
             raise InputError(
-                f"--model: got {self.model} beside MODEL {self.given}, expected one of them; leave one out"
+                f"--model: got {self.model} beside MODEL {self.given}, expected only one of them; leave one out"
             )
         return self.given if self.model is None else self.model
 
@@ -70,10 +70,12 @@ def planned_model(plan: Plan, model: str | None, option: str, *, trusts: bool) -
         ProfileError: The plan is not trusted.
     """
     if model is not None and not arguments.is_same_model(model, plan.model):
-        raise InputError(f"--plan: got {option} {model} too, expected none: the plan names {plan.model}; leave it out")
+        raise InputError(
+            f"--plan: got {option} {model} too, expected none: the plan names {plan.model}; leave the option out"
+        )
     if io.costs_file_of(plan.model) is not None:
         raise InputError(
-            f"--plan: got a plan of {plan.model}, expected one of a model: of its layers only costs are known; "
+            f"--plan: got a plan of {plan.model}, expected the plan of a model: this plan has only costs of layers; "
             "emulate them with 'pipesched run --plan ..' and --profile or --layer-costs"
         )
     name = io.trusted(plan.model) if trusts or model is not None else plan.model

@@ -34,7 +34,7 @@ def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,k
 def unknown_key(option: str, name: str, keys: Collection[str]) -> InputError:
     """Return the error for a key that is not in `keys`."""
     if not keys:
-        return InputError(f"{option}: got {name}, expected nothing, as nothing can be set here; leave it out")
+        return InputError(f"{option}: got {name}, expected no key, as this option has no keys here; leave it out")
     return InputError(f"{option}: got {name}, {guess(name, keys)}expected one of {', '.join(keys)}; check its spelling")
 
 

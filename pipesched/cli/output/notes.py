@@ -93,8 +93,8 @@ def require_fits(metrics: Metrics, limit_bytes: int | None) -> None:
     for device, held_bytes in sorted(peaks.items(), key=lambda item: -(item[1] or 0)):
         if held_bytes is None:
             raise NotThereError(
-                f"--memory-limit: got no peak memory of device {device}, expected a measured one: its allocator "
-                "reports none here; leave the option out, or see 'pipesched simulate'"
+                f"--memory-limit: got no peak memory of device {device}, expected a measured peak, which the allocator "
+                "of this device does not report; leave the option out, or see 'pipesched simulate'"
             )
         if held_bytes > limit_bytes:
             complain(

@@ -61,7 +61,9 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path |
         require_folder(path.parent, path)
         target = os.path.realpath(path)  # opening the file reports a loop of links
         if target in seen:
-            raise InputError(f"{path}: got it for two outputs, expected a file for each; try another name for one")
+            raise InputError(
+                f"{path}: got this file for two outputs, expected a file for each; try another name for one"
+            )
         seen.add(target)
         if suffix_of(path) == ".parquet":
             try:

@@ -24,13 +24,13 @@ def nothing_fits(ranking: PlanRanking, request: Request) -> str:
 
     nearest = least(ranking.rejected)
     if nearest is None:
-        return in_flags(f"plan: nothing can be predicted; the first: {ranking.rejected[0].reason}")
+        return in_flags(f"plan: no candidate can be predicted; the reason of the first: {ranking.rejected[0].reason}")
     limits = [device.memory_bytes for device in request.cluster.devices if device.memory_bytes is not None]
     needed = f"{nearest.held_bytes} bytes ({readable_bytes(nearest.held_bytes)})"
     return (
         f"plan: nothing fits into {readable_bytes(min(limits))}: the nearest is {nearest.setting}, which needs "
-        f"{needed} and would do {nearest.throughput:.4g} samples/s; "
-        f"try --memory-limit {enough(nearest.held_bytes or 0)}, or more devices"
+        f"{needed} and would reach {nearest.throughput:.4g} samples/s; try --memory-limit "
+        f"{enough(nearest.held_bytes or 0)}, or more devices"
     )
 
 

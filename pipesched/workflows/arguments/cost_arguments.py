@@ -90,7 +90,7 @@ def partition_text(partition: PartitionArgument | None) -> str | None:
 
 _COSTS = (
     "StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts or a file; try pipesched.DeviceCost(1.0, 2.0), or "
-    "pipesched.profiles.costs.LayerCosts(..) of a StageCost of each layer"
+    "pipesched.profiles.costs.LayerCosts(..) with a StageCost for each layer"
 )
 
 
@@ -106,7 +106,7 @@ def load_costs(costs: CostsArgument) -> CostSource:
         for name, given in costs.given.items():
             parts = require_names(f"costs: {name}", given)
             if not parts:
-                raise ArgumentError(f"costs: {name}: got none, expected at least one StageCost; add it")
+                raise ArgumentError(f"costs: {name}: got none, expected at least one StageCost; add one")
             for part in {id(part): part for part in parts}.values():
                 expected = (
                     "StageCosts; try pipesched.uniform(4, 1.0)" if name == "stages" else "a StageCost of each layer"
@@ -131,7 +131,7 @@ def read_devices_argument(cluster: ClusterArgument, num_devices: int | None) -> 
     """
     if num_devices is None:
         if cluster is None:
-            raise ArgumentError("num_devices: got none and no `cluster`, expected one of them; try `num_devices=4`")
+            raise ArgumentError("num_devices: got none and no `cluster`, expected one of the two; try `num_devices=4`")
         return read_cluster_argument(cluster, 1, "num_devices")
     num_devices = require_at_least("num_devices", num_devices, 1)
     return first_devices(read_cluster_argument(cluster, num_devices, "num_devices"), num_devices)
@@ -166,7 +166,8 @@ def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str)
     require_kind("cluster", cluster, ClusterArgument, "a Cluster, a file of one, or None")
     if isinstance(cluster, str) and cluster in machine_names():
         raise ArgumentError(
-            f"cluster: got {cluster!r}, expected a Cluster or a file of one; try pipesched.load_machine({cluster!r})"
+            f"cluster: got {cluster!r}, expected a Cluster or the file of a cluster; try "
+            f"pipesched.load_machine({cluster!r})"
         )
     if num_devices > MAX_DEVICES:
         raise ArgumentError(f"cluster: got {num_devices} devices for {what}, expected at most {MAX_DEVICES}; use fewer")
@@ -205,7 +206,9 @@ def _require_possible_cluster(cluster: Cluster) -> None:
     for exception in require_names("cluster: links", cluster.links):
         require_kind("cluster: links", exception, tuple, "tuples (from device, to device, Link)")
         if len(exception) != 3:
-            raise ArgumentError(f"cluster: links: got {len(exception)} things, expected (from device, to device, Link)")
+            raise ArgumentError(
+                f"cluster: links: got a tuple of {len(exception)} items, expected (from device, to device, Link)"
+            )
         for device in exception[:2]:
             require_at_least("cluster: links", device, 0)
         links.append(("links", exception[2]))

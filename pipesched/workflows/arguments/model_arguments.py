@@ -63,13 +63,13 @@ def name_for_processes(model: ModelArgument) -> str:
         return name
     if isinstance(model, Model) and not model.is_resolved:
         raise ArgumentError(
-            f"model: got {name!r}, which other processes cannot make, expected a name; write a function that "
-            "returns it, and name that as module:function"
+            f"model: got {name!r}, which other processes cannot build, expected the name of a function; write a "
+            "function that returns the model, and give module:function"
         )
     if name.startswith("__main__:"):
         raise ArgumentError(
-            f"model: got {name!r}, which other processes cannot import, expected a function of another module; put it "
-            "in a file of its own"
+            f"model: got {name!r}, which other processes cannot import, expected a function of an importable module; "
+            "put the function in a file of its own"
         )
     return name
 
@@ -124,7 +124,7 @@ def require_gpu(got: str, advice: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        raise MissingDeviceError(f"{got}, expected a GPU, and torch sees none here; try {advice}")
+        raise MissingDeviceError(f"{got}, expected a GPU, but torch finds none here; try {advice}")
 
 
 def _require_weights(path: str) -> None:
@@ -157,8 +157,8 @@ def require_followed(schedules: Mapping[str, ScheduleTraits], settings: RunSetti
         )
     if averaging != RunSettings().averaging and not any(traits.averages for traits in every):
         raise ArgumentError(
-            f"averaging: got {averaging} with {names}, expected a schedule that is averaged; "
-            "try avgpipe, or leave it out"
+            f"averaging: got {averaging} with {names}, expected a schedule with elastic averaging; try avgpipe, or "
+            "leave it out"
         )
 
 

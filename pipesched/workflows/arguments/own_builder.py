@@ -80,7 +80,7 @@ def own_entry(builder: Builder | str) -> Entry:
         counts_are_taken = False
     if not counts_are_taken:
         raise ScheduleError(
-            f"schedule {label}: got a function of something else, expected one of (num_ranks, num_microbatches, ...); "
+            f"schedule {label}: got a function with other parameters, expected num_ranks and num_microbatches first; "
             "add them"
         )
     named = {parameter.name: parameter for parameter in others if parameter.kind not in _UNNAMED}
@@ -118,8 +118,8 @@ def require_one_step(lists: Schedule) -> None:
     traits = lists.traits
     if traits.is_asynchronous or traits.averages or microbatches_per_step(lists) != lists.num_microbatches:
         raise ScheduleError(
-            f"schedule {lists.name}: got lists that step before their end, expected one Step of every stage, behind "
-            "all micro-batches; try pipesched.sweep, which takes any"
+            f"schedule {lists.name}: got lists that step before their end, expected one Step of every stage after all "
+            "micro-batches; try pipesched.sweep, which takes any lists"
         )
 
 
@@ -134,7 +134,7 @@ def workers_for(schedules: Sequence[str], num_workers: int | None) -> int | None
     if hidden and num_workers not in (None, 1):
         raise ArgumentError(
             f"num_workers: got {num_workers} with {hidden[0].label}, a function that no other process can import, "
-            "expected 1; leave it out, or put the function into a module of its own"
+            "expected 1; leave `num_workers` out, or put the function into a module of its own"
         )
     return 1 if hidden else num_workers
 
@@ -149,11 +149,13 @@ def read_workers(settings: SearchSettings, schedules: Sequence[str]) -> tuple[in
     if settings.ray is None:
         return workers_for(schedules, settings.num_workers), None
     if settings.num_workers is not None:
-        raise ArgumentError("ray: got `num_workers` too, expected one of them: a cluster has its own; leave one out")
+        raise ArgumentError(
+            "ray: got `num_workers` too, expected only one of them: a cluster has its own workers; leave one out"
+        )
     if workers_for(schedules, None) is not None:
         raise ArgumentError(
-            "ray: got it with a function that no other process can import, expected none; put the function into a "
-            "module of its own"
+            "ray: got a schedule by a function that no other process can import, expected an importable function; put "
+            "the function into a module of its own"
         )
     return None, search.make_ray_runner(settings.ray)
 
@@ -219,7 +221,8 @@ def _users_code(label: str, *folders: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         message = error_text(error)
         raise ScheduleError(
-            f"schedule {label}: got {type(error).__name__}{_place(error)}: {message}, expected a schedule; mend it"
+            f"schedule {label}: got {type(error).__name__}{_place(error)}: {message}, expected a schedule; correct the "
+            "function"
         ) from error
 
 
@@ -268,8 +271,8 @@ class _OwnBuilder:
     def __reduce__(self) -> tuple[type[_OwnBuilder], tuple[object, ...]]:
         if self.importable is None:
             raise ScheduleError(
-                f"schedule {self.label}: got a function that no other process can import, expected one of a module; "
-                "try `num_workers=1`, or put it into a module of its own"
+                f"schedule {self.label}: got a function that no other process can import, expected a function of a "
+                "module; try `num_workers=1`, or put the function into a module of its own"
             )
         named = (self.label, self.importable, self.folder, self.state, self.needed, self.identity)
         return _OwnBuilder, (*named, None, self.require)
@@ -306,7 +309,8 @@ def _imported_again(builder: _OwnBuilder) -> Builder:
     function = _imported(builder.importable, builder.folder)
     if _state(function) != builder.state:
         raise ScheduleError(
-            f"schedule {builder.label}: got another source than when the search began, expected the same; search again"
+            f"schedule {builder.label}: got a source that has changed since the search began, expected the same "
+            "source; search again"
         )
     return function
 
@@ -347,17 +351,18 @@ def builder_schedule(label: str, made: Any, rows: list[list[Op]], num_ranks: int
 def _problem(made: Any, lists: list[list[Op]], num_ranks: int, num_microbatches: int) -> str | None:
     """Return why `made` is no schedule of these ranks and micro-batches, with rank and op, or None if it is one."""
     if made is None or isinstance(made, str):
-        return f"got {shown(made)}, expected a Schedule, or a list of ops for each rank; return it"
+        return f"got {shown(made)}, expected a Schedule, or a list of ops for each rank; change the return value"
     if isinstance(made, Schedule) and made.num_microbatches != num_microbatches:
         got = shown(made.num_microbatches)
-        return f"got a Schedule of {got} micro-batches, expected {num_microbatches}; build them all"
+        return f"got a Schedule of {got} micro-batches, expected {num_microbatches}; build all num_microbatches"
     if isinstance(made, Schedule) and not _are_numbers(made.num_stages, made.width, *made.rank_to_device):
         return (
-            "got a Schedule whose num_stages or rank_to_device are no numbers, expected one of make_schedule; call it"
+            "got a Schedule whose num_stages or rank_to_device are not numbers, expected the result of make_schedule; "
+            "call make_schedule"
         )
     if len(lists) != num_ranks:
         count = "more" if len(lists) > num_ranks else len(lists)
-        return f"got lists of {count} ranks, expected {num_ranks}; make one for each of num_ranks"
+        return f"got lists of {count} ranks, expected {num_ranks}; return one list per rank"
     for rank, ops in enumerate(lists):
         for index, op in enumerate(ops):
             if not _is_op(op):

@@ -78,7 +78,10 @@ def read_schedule_argument(
         return build_source(named, counts, is_held=is_held)
     for name, value in values_of(counts, ScheduleCounts).items():
         if value:
-            raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
+            raise ArgumentError(
+                f"{name}: got {value} with a schedule that already has its counts, expected the name of a schedule; "
+                f"leave `{name}` out"
+            )
     match schedule:
         case ScheduleSource():
             return schedule
@@ -294,7 +297,9 @@ def require_taken(entries: Sequence[Entry], num_chunks: object, parameters: Iter
     for name in parameters:
         if name not in known:
             expected = ", ".join(sorted(known)) or "none"
-            raise ArgumentError(f"parameters: got {name}, expected those of a schedule here: {expected}")
+            raise ArgumentError(
+                f"parameters: got {name}, expected parameters of the schedules in this call: {expected}"
+            )
 
 
 def build_source(named: NamedSchedule, counts: ScheduleCounts, *, is_held: bool = True) -> ScheduleSource:
@@ -328,8 +333,8 @@ def require_counted(entry: Entry, counts: ScheduleCounts) -> None:
     if missing:
         also = "".join(f" and `{name}`" for name in missing[1:])
         raise ArgumentError(
-            f"{missing[0]}: got none with schedule {entry.name}, expected it{also}; "
-            "try `num_ranks=4` `num_microbatches=8`"
+            f"{missing[0]}: got none with schedule {entry.name}, expected a number{also}; try `num_ranks=4` "
+            "`num_microbatches=8`"
         )
 
 
@@ -409,14 +414,17 @@ def require_as_planned(plan: Plan, *, model: str | None = None, compression: obj
     given = [f"`{name}`" for name, value in others.items() if value is not None]
     if given:
         raise ArgumentError(
-            f"plan: got {' and '.join(given)} too, expected none: the plan says how its model runs; leave it out"
+            f"plan: got {' and '.join(given)} too, expected only the plan, which has all settings of the run; leave "
+            "the others out"
         )
     if compression not in (None, plan.compression):
         raise ArgumentError(
-            f"plan: got `compression={compression}` too, expected none: the plan compresses nothing; leave it out"
+            f"plan: got `compression={compression}` too, expected none: the plan has no compression; leave it out"
         )
     if model is not None and not is_same_model(model, plan.model):
-        raise ArgumentError(f"model: got {model}, expected {plan.model}, as the plan says; try that, or plan anew")
+        raise ArgumentError(
+            f"model: got {model}, expected {plan.model}, the model of the plan; try this model, or plan again"
+        )
 
 
 def is_same_model(model: str, planned: str) -> bool:

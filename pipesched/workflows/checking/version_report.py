@@ -75,13 +75,12 @@ class VersionReport(Result):
             for stage in self.staleness.stages
         ]
         return Table(
-            f"{self.schedule.name}, {self.schedule.num_microbatches} micro-batches: the most of each",
+            f"{self.schedule.name}, {self.schedule.num_microbatches} micro-batches: maximum of each stage",
             tuple(rows),
-            "behind: steps between the version read and the one that the gradient changes; left: after prediction\n"
-            "same, predicted, different: micro-batches whose F and B read the same weights, predictions of one "
-            "version, or other versions\n"
-            f"stale weights {readable_share(self.stale_share)}; micro-batches in flight on each rank "
-            f"{', '.join(map(str, self.staleness.in_flight))}",
+            "behind: steps between the version read and the one that the gradient changes; left: steps behind after "
+            "prediction\nsame, predicted, different: micro-batches whose F and B read the same weights, predictions of "
+            f"one version, or different versions\nstale weights {readable_share(self.stale_share)}; micro-batches in "
+            f"flight on each rank {', '.join(map(str, self.staleness.in_flight))}",
         )
 
     def __repr__(self) -> str:

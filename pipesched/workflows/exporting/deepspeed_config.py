@@ -37,8 +37,8 @@ def deepspeed_config(setting: PipelineSetting) -> str:
     setting.require_exportable(_NAME)
     if setting.schedule != "1f1b":
         raise ArgumentError(
-            f"schedule: got {setting.schedule}, expected 1f1b, as a PipelineModule of {_NAME} has no other; "
-            f"{setting.advice(_NAME, 'try that')}"
+            f"schedule: got {setting.schedule}, expected 1f1b, as a PipelineModule of {_NAME} has no other schedule; "
+            f"{setting.advice(_NAME, 'try 1f1b')}"
         )
     setting.require_copies_side_by_side(_NAME)
     _require_own_layers(setting)
@@ -92,13 +92,13 @@ def _require_own_layers(setting: PipelineSetting) -> None:
         size = getattr(sharding, kind)
         if size > 1:
             raise ArgumentError(
-                f"{kind} parallelism: got {size}, expected 1, as a PipelineModule of {_NAME} shares no layer "
-                "among GPUs; estimate the profile without it"
+                f"{kind} parallelism: got {size}, expected 1, as a PipelineModule of {_NAME} shares no layer among "
+                "GPUs; estimate the profile without this parallelism"
             )
     if sharding.zero > 1:
         raise ArgumentError(
-            f"zero: got {sharding.zero}, expected 0 or 1, as a PipelineModule of {_NAME} splits the optimizer states "
-            "alone; estimate the profile with `zero=1`"
+            f"zero: got {sharding.zero}, expected 0 or 1, as a PipelineModule of {_NAME} splits only the optimizer "
+            "states; estimate the profile with `zero=1`"
         )
     if sharding.recompute in ("selective", "alternate") and not setting.recomputes:
         raise ArgumentError(
@@ -107,8 +107,8 @@ def _require_own_layers(setting: PipelineSetting) -> None:
         )
     if sharding.precision in LINEAR_BYTES:
         raise ArgumentError(
-            f"precision: got {sharding.precision}, expected another, as {_NAME} has none; "
-            "estimate the profile in bfloat16"
+            f"precision: got {sharding.precision}, expected another precision, as {_NAME} lacks this one; estimate the "
+            "profile in bfloat16"
         )
 
 
@@ -125,6 +125,6 @@ def _require_uniform(partition: tuple[int, ...]) -> None:
     if partition != uniform:
         got, expected = (",".join(map(str, counts)) for counts in (partition, uniform))
         raise ArgumentError(
-            f"partition: got {got}, expected {expected}, as {_NAME} takes no layers of each stage; "
-            f"try `partition={expected}`, or make a stage's layers one module"
+            f"partition: got {got}, expected {expected}, as {_NAME} has no setting for the layers of each stage; try "
+            f"`partition={expected}`, or make a stage's layers one module"
         )

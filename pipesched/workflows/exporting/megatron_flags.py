@@ -70,7 +70,7 @@ def megatron_flags(setting: PipelineSetting) -> str:
     setting.require_exportable(_NAME)
     if setting.schedule not in ("1f1b", "interleaved"):
         raise ArgumentError(
-            f"schedule: got {setting.schedule}, expected 1f1b or interleaved, as {_NAME} has no other; "
+            f"schedule: got {setting.schedule}, expected 1f1b or interleaved, as {_NAME} has no other schedule; "
             f"{setting.advice(_NAME, 'try one of them')}"
         )
     setting.require_transformer(_NAME)
@@ -137,12 +137,12 @@ def _sharing(setting: PipelineSetting) -> list[list[str]]:
     sharding = setting.sharding
     if sharding.zero > 1:
         raise ArgumentError(
-            f"zero: got {sharding.zero}, expected 0 or 1, as the distributed optimizer of {_NAME} splits the optimizer "
-            "states alone; estimate the profile with `zero=1`"
+            f"zero: got {sharding.zero}, expected 0 or 1, as the distributed optimizer of {_NAME} splits only the "
+            "optimizer states; estimate the profile with `zero=1`"
         )
     if sharding.recompute == "alternate":
         raise ArgumentError(
-            f"recomputed layers: got alternate, expected none, selective or full, as {_NAME} recomputes no single "
+            f"recomputed layers: got alternate, expected none, selective or full, as {_NAME} cannot recompute single "
             "products; estimate the profile with one of them"
         )
     sizes = {
@@ -168,9 +168,9 @@ def _group_size(setting: PipelineSetting) -> list[list[str]]:
     num_ranks, num_microbatches = setting.num_ranks, setting.num_microbatches
     if num_ranks == 1 or setting.lists.num_stages == num_ranks or num_microbatches < num_ranks:
         raise ArgumentError(
-            f"schedule: got interleaved with {setting.lists.num_stages} stages and {num_microbatches} micro-batches "
-            f"on {num_ranks} ranks, expected at least 2 ranks, 2 stages on each and as many micro-batches as ranks, as "
-            f"{_NAME} interleaves no fewer; {setting.advice(_NAME, 'try 1f1b, or more micro-batches')}"
+            f"schedule: got interleaved with {setting.lists.num_stages} stages and {num_microbatches} micro-batches on "
+            f"{num_ranks} ranks, expected at least 2 ranks, 2 stages on each and as many micro-batches as ranks, the "
+            f"minimum for interleaving in {_NAME}; {setting.advice(_NAME, 'try 1f1b, or more micro-batches')}"
         )
     size = round_size(setting.schedule, num_ranks, num_microbatches)
     return [] if size == num_ranks else [["--microbatch-group-size-per-virtual-pipeline-stage", str(size)]]

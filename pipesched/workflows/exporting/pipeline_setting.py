@@ -160,7 +160,7 @@ class PipelineSetting:
             )
         if self.compression is not None:
             raise ArgumentError(
-                f"compression: got {self.compression}, expected none, as {trainer} sends messages as they are; "
+                f"compression: got {self.compression}, expected none, as {trainer} does not compress messages; "
                 f"{self.advice(trainer, 'leave it out')}"
             )
         require_at_least("microbatch_size", self.microbatch_size, 1)
@@ -168,7 +168,8 @@ class PipelineSetting:
             require_at_least("partition", num_layers, 1)
         if len(self.partition) != self.lists.num_stages:
             raise ArgumentError(
-                f"partition: got {len(self.partition)} stages, expected the {self.lists.num_stages} of {self.schedule}"
+                f"partition: got {len(self.partition)} stages, expected {self.lists.num_stages}, the stages of "
+                f"{self.schedule}"
             )
         recompute = self.schedule_spec.recompute
         if recompute and recompute != "all" and set(recompute) != set(range(self.lists.num_stages)):
@@ -216,9 +217,9 @@ def recompute_comments(setting: PipelineSetting, num_layers: int) -> list[str]:
         num_layers: Transformer layers of which the trainer keeps only the input of the first.
     """
     layers = "transformer layer" if num_layers == 1 else f"{num_layers} transformer layers"
-    comments = [f"Recomputation keeps the input of every {layers}, where the setting keeps one input per stage."]
+    comments = [f"Recomputation keeps the input of every {layers}; the setting keeps one input per stage."]
     if setting.schedule_spec.recompute_when == "early":
-        comments += ["It runs inside the backward, where the setting recomputes before the gradient has arrived."]
+        comments += ["Recomputation runs inside the backward; the setting recomputes before the gradient has arrived."]
     return comments
 
 
@@ -234,7 +235,7 @@ def estimate_comments(setting: PipelineSetting, has: Mapping[str, Collection[obj
     values = {name: getattr(setting.sharding, name) for name in has} if setting.is_estimated else {}
     assumed = [f"{name}={value}" for name, value in values.items() if value not in has[name]]
     predicted = [f"Predicted: {setting.prediction}."] if setting.prediction else []
-    lacks = [f"Assumed by the estimate, and not in {trainer}: {', '.join(assumed)}."] if assumed else []
+    lacks = [f"The estimate assumes, but {trainer} does not have: {', '.join(assumed)}."] if assumed else []
     return predicted + lacks
 
 

@@ -60,7 +60,9 @@ _CSV_MARK = "#: "
 """Begin of a line of the schedule's file."""
 _DTYPES = ("bfloat16", "float32")
 """The data types of mixed precision."""
-_USE_COMMENT = "For a --job.config_file of torchtitan 0.2; its [model], [optimizer], sequence and data are yours."
+_USE_COMMENT = (
+    "Sections of a --job.config_file of torchtitan 0.2; add [model], [optimizer], the sequence length and the data."
+)
 _GATHERS = 3
 """Stage of ZeRO that gathers weights in each pass."""
 
@@ -96,11 +98,13 @@ def torchtitan_config(setting: PipelineSetting) -> str:
     if setting.recomputes:
         comments += recompute_comments(setting, 1)
     elif setting.sharding.recompute == "selective":
-        comments += ["Recomputation is of every other product too, where the setting's is of attention alone."]
+        comments += ["torchtitan also recomputes every second matrix product; the setting recomputes only attention."]
     if is_all_bfloat16:
-        comments += ["Weights and the optimizer's states are bfloat16 too: mixed precision takes sharded weights here."]
+        comments += [
+            "Weights and optimizer states are bfloat16 too: mixed precision in torchtitan needs sharded weights."
+        ]
     if _is_sharded(setting) and not setting.sharding.zero:
-        comments += ["Copies share the optimizer's states, where the setting's copies each hold all of them."]
+        comments += ["Copies share the optimizer states; in the setting each copy holds all of them."]
     comments += estimate_comments(setting, _software(setting), _NAME)
     return _toml(comments, file, sections)
 
@@ -126,27 +130,27 @@ def _require_known(setting: PipelineSetting) -> None:
     sharding = setting.sharding
     if setting.dtype == "float16":
         raise ArgumentError(
-            f"dtype: got float16, expected bfloat16 or float32, as {_NAME} has no other; profile in one of them"
+            f"dtype: got float16, expected bfloat16 or float32, as {_NAME} has no other type; profile in one of them"
         )
     if sharding.precision == "float4" or (sharding.precision == "float8" and sharding.expert > 1):
         raise ArgumentError(
             f"precision: got {sharding.precision}, expected bfloat16, float32, or float8 without expert parallelism, "
-            f"as {_NAME} has no other; estimate the profile in one of them"
+            f"as {_NAME} has no other precision; estimate the profile in one of them"
         )
     if _is_compiled(setting) and setting.lists.columns.splits_backward:
         raise ArgumentError(
             f"schedule: got {setting.schedule}, which splits the backward of compiled layers, expected a whole "
-            f"backward, as PyTorch's pipelines have no other; {setting.advice(_NAME, 'try 1f1b')}"
+            f"backward, as PyTorch's pipelines do not split compiled layers; {setting.advice(_NAME, 'try 1f1b')}"
         )
     if sharding.tensor > 1 and not sharding.has_sequence:
         raise ArgumentError(
-            f"sequence parallelism: got none with tensor parallelism of {sharding.tensor}, expected it, as {_NAME} "
-            "shares the sequence too; estimate the profile with it"
+            f"sequence parallelism: got none with tensor parallelism of {sharding.tensor}, expected both, as {_NAME} "
+            "always has both; estimate the profile with sequence parallelism"
         )
     if sharding.expert > 1 and sharding.expert_tensor not in (1, sharding.tensor):
         raise ArgumentError(
             f"expert tensor parallelism: got {sharding.expert_tensor}, expected 1 or the tensor parallelism of "
-            f"{sharding.tensor}, as {_NAME} has no other; estimate the profile with one of them"
+            f"{sharding.tensor}, as {_NAME} has no other size; estimate the profile with one of them"
         )
     _require_zero(setting)
 
@@ -263,7 +267,7 @@ def _pipeline(setting: PipelineSetting) -> tuple[Sequence[str], dict[str, _Value
         if setting.schedule != "1f1b":
             raise ArgumentError(
                 f"schedule: got {setting.schedule} on one rank, expected 1f1b, as {_NAME} has no pipeline there; "
-                f"{setting.advice(_NAME, 'try it')}"
+                f"{setting.advice(_NAME, 'try 1f1b')}"
             )
         return (), {"pipeline_parallel_degree": 1}
     layers = [["tok_embeddings"], *([f"layers.{index}"] for index in range(sum(setting.partition) - 2))]
@@ -292,6 +296,5 @@ def _placing(setting: PipelineSetting) -> str:
         return "ZBVZeroBubble"
     raise ArgumentError(
         f"schedule: got {setting.schedule}, whose rank 0 has stages {', '.join(map(str, rows[0]))} of {num_stages}, "
-        f"expected each stage on one rank, in a loop or a V, as {_NAME} places them; "
-        f"{setting.advice(_NAME, 'try 1f1b')}"
+        f"expected stages in a loop or a V, each on one rank, for {_NAME}; {setting.advice(_NAME, 'try 1f1b')}"
     )

@@ -50,7 +50,7 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
     ),
     "timeline": FileFormat(
         ".json",
-        "What a run did or will do: when each op began and ended, bytes held.",
+        "Start and end of every op of a measured or predicted run, and bytes in memory.",
         lambda: formats.timeline_schema(),
     ),
     "profile": FileFormat(
@@ -59,7 +59,9 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
         lambda: io.record_schema(io.ProfileRecord),
     ),
     "run-costs": FileFormat(
-        ".json", "What the ops of stages, and messages, took in runs.", lambda: io.record_schema(io.RunCostsRecord)
+        ".json",
+        "Measured seconds of the ops of each stage, and of messages.",
+        lambda: io.record_schema(io.RunCostsRecord),
     ),
     "stage-costs": FileFormat(
         ".csv", "Seconds and bytes of every stage, a row each.", lambda: io.cost_table_schema("stage")
@@ -71,15 +73,19 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
         ".json", "Devices, links and the seconds to hand over a message.", lambda: io.record_schema(io.ClusterRecord)
     ),
     "plan": FileFormat(
-        ".json", "How to train a model on the machines it was made for.", lambda: io.record_schema(io.PlanRecord)
+        ".json",
+        "Plan for training a model: schedule, partition and batch, for given machines.",
+        lambda: io.record_schema(io.PlanRecord),
     ),
-    "job": FileFormat(".json", "All that the processes of a run need to know.", lambda: launch.job_schema()),
+    "job": FileFormat(".json", "Job: all settings of a run, for its processes.", lambda: launch.job_schema()),
     "checkpoint": FileFormat(
-        ".json", "What a checkpoint of a training run is of, and its files.", lambda: training.checkpoint_schema()
+        ".json",
+        "Index of a checkpoint: the settings of its training run, and its files.",
+        lambda: training.checkpoint_schema(),
     ),
     "search": FileFormat(
         ".jsonl",
-        "What a search or a sweep has found so far, an outcome a line.",
+        "Outcomes of a search or sweep so far, one per line.",
         lambda: search.Journal.line_schema(),
     ),
 }

@@ -273,7 +273,12 @@ def fit_gpu(table: KernelMeasurement | str | Path, gpu: str | Path | Gpu) -> Gpu
     products = [kernel for kernel in held_out if kernel.operator.kind == "matmul"]
     share = median(map(abs, kernel_errors(products, with_curve)))
     if share > _GREAT_ERROR:
-        notes += (f"products are {share:.0%} off (median): {sheet.name} may be another device than the table's",)
+        notes += (
+            (
+                f"predicted matrix products are {share:.0%} off (median): the table may be of another device than "
+                f"{sheet.name}"
+            ),
+        )
     words = f"fitted to half of the kernels of {origin}"[:500]
     curve = replace(with_curve.kernels, origin=words)
     return GpuFit(replace(with_curve, kernels=curve, origin=f"{sheet.origin[:1400]}; {words}"), fitted, held_out, notes)
@@ -285,4 +290,4 @@ def _foreign(devices: Sequence[str], gpu: str) -> tuple[str, ...]:
         return ()
     model = gpu.split("-")[0]  # a100-40gb is an A100
     others = [device for device in devices if model not in device.lower().replace(" ", "")]
-    return (f"the table was measured on {', '.join(others)}: the fitted GPU is no {gpu}",) if others else ()
+    return (f"the table was measured on {', '.join(others)}: the fitted GPU is not a {gpu}",) if others else ()

@@ -108,7 +108,7 @@ class LinkMeasurement(Result):
         if self.fit is None:
             link = self.cluster.intra
             text = f"idle ranks: {_readable_line(link.latency_s, 1 / link.bandwidth_bytes_per_s)}"
-            return Table("", (), f"{text}; what messages cost ranks that compute was not measured")
+            return Table("", (), f"{text}; the overhead of messages on ranks that compute was not measured")
         rows = tuple(
             {
                 "message": readable_bytes(sample.num_bytes),
@@ -132,7 +132,7 @@ class LinkMeasurement(Result):
             "slowdown of ops beside a message in flight: not in the file; `--slowdown 0.2` simulates 20 %",
         ]
         return Table(
-            "messages between two ranks that compute: what keeps a rank (medians)",
+            "messages between two ranks that compute: time that a rank spends on them (medians)",
             rows,
             "\n".join(lines),
         )
@@ -150,7 +150,7 @@ class LinksQuestion(LinkSettings):
     sizes_bytes: Annotated[
         Counts | None,
         Description(
-            "Sizes of the messages [bytes]; none: 1 KiB to 4 MiB. Ranks that compute send only sizes from 1 KiB to "
+            "Sizes of the messages [bytes] (default: 1 KiB to 4 MiB). Ranks that compute send only sizes from 1 KiB to "
             "4 MiB.",
             least=1,
             most=MAX_INT64,

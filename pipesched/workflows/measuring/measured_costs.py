@@ -136,11 +136,11 @@ class MeasuredCosts(Result):
         lines = [f"the first {first} of each kind and stage on a rank left out as warm-up"] if costs.warmup else []
         missing = [kind for kind in ("B", "I", "W", "Step") if kind not in costs.kinds]
         if missing:
-            lines.append(f"not seen in every stage: {', '.join(missing)}")
+            lines.append(f"without a measurement in every stage: {', '.join(missing)}")
         if not costs.hand_over:
-            lines.append("hand-over: not known, as the runs do not say it")
+            lines.append("hand-over: unknown, because the runs do not record it")
         if not costs.has_bytes:
-            lines.append("bytes: not known; a profile beside the runs says them, and I and W as shares of B")
+            lines.append("bytes: unknown; give a profile beside the runs for bytes, and for I and W as shares of B")
         return lines
 
 
@@ -185,7 +185,9 @@ def read_runs(runs: RunsArgument, name: str = "runs") -> tuple[tuple[Timeline, .
     is_list = isinstance(runs, Collection) and not isinstance(runs, str)
     given = require_names(name, runs) if is_list else (runs,)
     if not given:
-        raise ArgumentError(f"{name}: got none, expected at least one; try one that pipesched.run has measured")
+        raise ArgumentError(
+            f"{name}: got no Timeline, expected at least one; try a Timeline that pipesched.run has measured"
+        )
     timelines = tuple(read_timeline_argument(run, name) for run in given)
     names = tuple(
         str(run) if isinstance(run, str | Path) else timeline.name
@@ -206,13 +208,17 @@ def profiled_stages(
     if profile is None:
         if facts.run_partition is not None:
             raise ArgumentError(
-                f"run_partition: got {facts.run_partition} without `profile`, expected both; add it, or leave it out"
+                f"run_partition: got {facts.run_partition} without `profile`, expected both; add `profile`, or leave "
+                "`run_partition` out"
             )
         if output_bytes is None:
             return None
         return (*[StageCost(0.0, output_bytes=output_bytes)] * (lists.num_stages - 1), StageCost(0.0))
     if output_bytes is not None:
-        raise ArgumentError("output_bytes: got it with `profile`, expected one of them: the profile says it")
+        raise ArgumentError(
+            "output_bytes: got `profile` too, expected only one of them: the profile has the bytes; leave "
+            "`output_bytes` out"
+        )
     in_order, bounds, size = cut_of_runs(lists, profile, facts)
     return in_order.costs_of_layers(bounds, size).stages
 

@@ -252,7 +252,7 @@ def analytic_profile(question: AnalyticQuestion) -> ProfileMeasurement:
     require_kind("model", question.model, str | Path | ModelShape, "the name of a model; try llama3-70b")
     shape = question.model if isinstance(question.model, ModelShape) else model_shape(question.model)
     if question.has_sequence and question.tensor == 1:
-        raise ArgumentError("has_sequence: got it with one GPU for a matrix, expected more; try `tensor=2`")
+        raise ArgumentError("has_sequence: got True with tensor parallelism of 1, expected at least 2; try `tensor=2`")
     gpu = read_gpu_argument(question.gpu)
     sizes = sorted(set(tuple_of(question.microbatch_sizes or USUAL_SIZES)))
     fabric = _fabric(question.machine, gpu, question.num_gpus)
@@ -286,8 +286,8 @@ def _fabric(machine: str | Path | Cluster | None, gpu: Gpu, num_gpus: int) -> Fa
         return Fabric(1, Link(), Link())
     if gpu.machine is None:
         raise ArgumentError(
-            f"machine: got none, expected the node of the {num_gpus} GPUs of a stage, as the data sheet of {gpu.name} "
-            "names none; try `machine=dgx-h100`"
+            f"machine: got none, expected the node of the {num_gpus} GPUs of a stage, because the data sheet of "
+            f"{gpu.name} has no node; try `machine=dgx-h100`"
         )
     fabric = fabric_of(load_machine(gpu.machine))
     return replace(fabric, intra=replace(fabric.intra, bandwidth_bytes_per_s=gpu.link_bandwidth_bytes_per_s))

@@ -130,7 +130,10 @@ def _spec_of_costs(question: RunQuestion, source: ScheduleSource, setup: Setup) 
     """Return the run of stages that only take time, and its schedule, with the sum of tied gradients as predicted."""
     for name in ("microbatch_size", "partition", "compression", "profile"):
         if getattr(question, name) is not None:
-            raise ArgumentError(f"{name}: got it beside a Setup, expected it as a field of the Setup; move it there")
+            raise ArgumentError(
+                f"{name}: got this argument beside a Setup, expected a field of the Setup; move the argument into the "
+                "Setup"
+            )
     require_unused(setup, "run", "tied_bytes")
     costs, text = setup.costs_of(source), None
     if costs.tied_bytes and can_sum_before_steps(source.schedule):

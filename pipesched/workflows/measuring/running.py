@@ -206,7 +206,9 @@ def result_of(source: ScheduleSource, measured: Measured, profile: ProfileArgume
     return RunResult(schedule, timeline, measured.makespans_s, measured.losses, measures, planned, profiled)
 
 
-_PACE = "the plan predicts the pace of a long run, which the makespan of a short one does not say"
+_PACE = (
+    "the plan predicts the steady-state time of a long run, which is not comparable with the makespan of a short run"
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -112,7 +112,8 @@ def _require_optimizable(question: OptimizeQuestion, setup: Setup) -> None:
     require_unused(setup, "optimize", "tied_bytes")
     if setup.jitter:
         raise ArgumentError(
-            "jitter: got some, expected none: the best order is sought for costs that stay; leave it out"
+            f"jitter: got {setup.jitter:g}, expected none: the search for the best order needs constant costs; leave "
+            "it out"
         )
 
 
@@ -125,7 +126,8 @@ def _require_unset(question: OptimizeQuestion, schedule: str) -> None:
     for name in ("is_split", "may_recompute", "is_repeated"):
         if getattr(question, name):
             raise ArgumentError(
-                f"{name}: got it with {schedule}, a run without a flush, expected a batch with one; leave it out"
+                f"{name}: got this setting with {schedule}, which has no flush, expected a schedule with a flush; "
+                "leave it out"
             )
 
 
@@ -140,7 +142,7 @@ def _without_tied_sum(setup: Setup) -> Setup:
 def _period_s(predicted: Prediction) -> float:
     if predicted.steady_s_per_microbatch is None:
         raise SimulationError(
-            f"{predicted.schedule.name}: got a batch that reaches no steady period when it is repeated, expected "
-            "one that does; minimize the makespan instead"
+            f"{predicted.schedule.name}: got a batch without a steady state when repeated, expected one with a steady "
+            "state; minimize the makespan instead"
         )
     return predicted.steady_s_per_microbatch * predicted.schedule.num_microbatches

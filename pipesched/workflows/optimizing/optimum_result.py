@@ -23,8 +23,8 @@ OPTIMUM = "optimum"
 BEST_KNOWN = "best known"
 """Name of the resulting lists without this proof."""
 WITHOUT_TIED_SUM = (
-    "orders and bound are without the sum of the gradients of weights that the first and the last stage share; a "
-    "simulation of the order has it"
+    "orders and bound leave out the gradient sum of tied weights (first and last stage); a simulation of the order "
+    "includes the sum"
 )
 """Note on costs with tied embeddings, or multi-token prediction."""
 
@@ -170,12 +170,15 @@ class Optimum:
         told = [self.least.sentence]
         if self.schedule.traits.is_asynchronous:
             in_flight = ", ".join(f"{number:.4g}" for _, number in sorted(self.simulation.peak_microbatches.items()))
-            told.append(f"in flight, by rank: {in_flight}; with F and B in turn on every rank none takes less time")
+            told.append(
+                f"micro-batches in flight by rank: {in_flight}; no order that alternates F and B on every rank takes "
+                "less time"
+            )
         if self.recomputed:
             told.append(f"recomputing: stage {', '.join(map(str, self.recomputed))}")
         if self.over_limit is not None:
             held, time = f"{self.over_limit.in_flight:.4g}", readable_s(self.over_limit.time_s)
-            told.append(f"{self.of}, with {held} micro-batches in flight, holds more than it may here: it takes {time}")
+            told.append(f"{self.of}, with {held} micro-batches in flight, holds more than the limit; it takes {time}")
         return Table(f"orders of the ops of {self.of}", rows, "\n".join(told))
 
     def _period_cells(self, period_s: float | None) -> dict[str, str]:

@@ -32,7 +32,7 @@ def optimize_unflushed(source: ScheduleSource, setup: Setup, in_flight: float | 
     if schedule.num_microbatches < schedule.num_ranks:
         raise SimulationError(
             f"{schedule.name}: got {schedule.num_microbatches} micro-batches on {schedule.num_ranks} ranks, expected "
-            f"as many as fill the pipeline; try {schedule.num_ranks}"
+            f"enough to fill the pipeline; try {schedule.num_ranks}"
         )
     given = predict_source(source, setup)
     _require_unshared(given, setup)
@@ -55,8 +55,8 @@ def optimize_unflushed(source: ScheduleSource, setup: Setup, in_flight: float | 
     numbers = least_period(run, fits)
     if numbers is None:
         raise SimulationError(
-            f"{schedule.name}: got no room for one micro-batch on every rank, expected that much; give it more memory, "
-            "or smaller micro-batches"
+            f"{schedule.name}: got too little memory for one micro-batch on every rank, expected enough; try more "
+            "memory, or smaller micro-batches"
         )
     known = _ordered(given, own)
     best = _ordered(predict_source(source_of(numbers, OPTIMUM), setup), numbers)
@@ -79,13 +79,13 @@ def _require_unshared(given: Prediction, setup: Setup) -> None:
         "ranks that share a device": len(set(devices)) < len(devices),
         "shared network interfaces": bool(given.cluster.nics),
         "hand-overs that take time": given.cluster.has_hand_over,
-        "messages that do not go as usual": network != USUAL_NETWORK,
+        "non-default message options": network != USUAL_NETWORK,
     }
     obstacle = next((what for what, is_so in obstacles.items() if is_so), None)
     if obstacle is not None:
         raise SimulationError(
-            f"{given.schedule.name}: got a run without a flush and {obstacle}, expected a device for each rank, links "
-            "of their own, and messages that wait for nobody; leave that out"
+            f"{given.schedule.name}: got a run without a flush and {obstacle}, expected one rank per device, unshared "
+            "network interfaces, instant hand-overs and the default messages; change the setup"
         )
 
 
@@ -93,8 +93,8 @@ def _require_even_steps(given: Prediction, rule: UnflushedRule) -> None:
     """Refuse Steps that take time and do not follow every micro-batch; the proof does not cover them."""
     if rule.accumulate > 1 and any(stage.step_s or stage.copy_s for stage in given.costs.stages):
         raise SimulationError(
-            f"{given.schedule.name}: got a step after every {rule.accumulate} micro-batches that takes time, expected "
-            "steps without time; leave it out, or try pipedream"
+            f"{given.schedule.name}: got steps that take time after every {rule.accumulate} micro-batches, expected "
+            "steps of 0 s; set step_s to 0, or try pipedream"
         )
 
 
@@ -105,8 +105,8 @@ def _longer(schedule: Schedule, numbers: FlightCounts, name: str, times: int) ->
 def _ordered(predicted: Prediction, numbers: FlightCounts) -> OrderedSchedule:
     if predicted.steady_s_per_microbatch is None:
         raise SimulationError(
-            f"{predicted.schedule.name}: got a run that reaches no steady period, expected one that does; "
-            "give it more micro-batches"
+            f"{predicted.schedule.name}: got a run without a steady state, expected one with a steady state; try more "
+            "micro-batches"
         )
     return OrderedSchedule(
         predicted.schedule, predicted.makespan_s, predicted.steady_s_per_microbatch, float(max(numbers))

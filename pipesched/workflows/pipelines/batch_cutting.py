@@ -78,12 +78,13 @@ class BatchForm:
         template, like = structure.template, self.structure.template
         if isinstance(template, dict) and isinstance(like, dict) and template.keys() != like.keys():
             got, keys = (", ".join(map(str, names)) for names in (template, like))
-            raise ArgumentError(f"inputs: got other keys than in the example ({got}), expected {keys}; pass them")
+            raise ArgumentError(f"inputs: got other keys than in the example ({got}), expected {keys}; pass these keys")
         if len(sample) != len(whole):
             raise ArgumentError(f"inputs: got {len(whole)} tensors, expected {len(sample)}, as the example has")
         if structure != self.structure and not (len(sample) == 1 and structure.is_bare):
             raise ArgumentError(
-                "inputs: got another structure or other constants than in the example, expected the same; pass them"
+                "inputs: got another structure or other constants than in the example, expected the structure and "
+                "constants of the example; pass these"
             )
         num_samples = len(whole[0]) if whole[0].dim() else 0
         expected = self.size * self.num_microbatches

@@ -51,8 +51,8 @@ class LoopLoss:
             raise ArgumentError(fault)
         if torch.is_grad_enabled() and not loss.requires_grad and requires_gradient(outputs):
             raise ArgumentError(
-                "loss: got a tensor without a gradient, expected one that depends on the outputs; leave out detach() "
-                "and no_grad()"
+                "loss: got a tensor without a gradient, expected a loss that depends on the outputs; leave out "
+                "detach() and no_grad()"
             )
         return loss
 

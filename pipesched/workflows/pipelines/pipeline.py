@@ -123,7 +123,10 @@ class Pipeline:
         self._form = BatchForm.of(example, self._schedule.num_microbatches)
         settings = _settings(dtype, device, clip_grad_norm, seed, timeout_s)
         if autocast not in (None, torch.bfloat16):
-            raise ArgumentError(f"autocast: got {autocast}, expected torch.bfloat16, or None; gradients are not scaled")
+            raise ArgumentError(
+                f"autocast: got {autocast}, expected torch.bfloat16 or None, as gradients are not scaled; try "
+                "torch.bfloat16"
+            )
         used_loss = module.loss if loss is None and isinstance(module, Model) else loss
         self._loss = LoopLoss(used_loss, torch.device(device), autocast)
         lists = lists_of_batch(self._schedule)
@@ -176,7 +179,7 @@ class Pipeline:
         require_flag("record", record)
         (batch,) = self._cut(inputs, targets, is_whole=True)
         if targets is None and self._loss.needs_targets:
-            raise ArgumentError("targets: got none, expected targets for the loss; pass them")
+            raise ArgumentError("targets: got none, expected targets for the loss; pass targets=")
         self._targets, self._structure = batch.targets[0], self._loss.targets
         with self._in_turn("step" if update else "step without update"):
             return self._loop.step(batch, updates=update, records=record)
@@ -251,7 +254,7 @@ class Pipeline:
         with self._in_turn("timeline"):
             timeline = self._loop.timeline()
         if timeline is None:
-            raise ArgumentError("timeline: got no recorded step, expected one; try step(..., record=True)")
+            raise ArgumentError("timeline: got no recorded step, expected at least one; try step(..., record=True)")
         return timeline
 
     def profile(self) -> ProfileMeasurement:
@@ -268,7 +271,9 @@ class Pipeline:
         from pipesched.workflows.measuring import ProfileMeasurement, profile
 
         if self._loss.needs_targets and not tensors_of(self._targets):
-            raise ArgumentError("profile: got no step, expected one, whose targets the loss needs; try step(...)")
+            raise ArgumentError(
+                "profile: got no step before, expected one, because the loss needs its targets; call step(...) first"
+            )
         settings, text = self._spec.settings, ""
         with self._in_turn("profile"):
             if self._loop.is_first:
@@ -402,7 +407,9 @@ class Pipeline:
 
     def _require_open(self) -> None:
         if self._state != "open":
-            raise ExecutionError(f"pipeline: got a call after it {self._state}, expected none; make a new Pipeline")
+            raise ExecutionError(
+                f"pipeline: got a call after the pipeline {self._state}, expected none; make a new Pipeline"
+            )
 
     def _fail(self, error: BaseException) -> None:
         self._state = "has failed"
@@ -412,7 +419,7 @@ class Pipeline:
 
 def _leave(loop: OwnLoop) -> None:
     """Leave without waiting for other processes, when the script ends or forgets the pipeline."""
-    loop.close(ExecutionError("pipeline: got no call of close, expected one"))
+    loop.close(ExecutionError("pipeline: got no call of close() before its end, expected one; call close()"))
 
 
 def _read_schedule(schedule: object, num_ranks: object, microbatches: object, clip_grad_norm: float | None) -> Schedule:
@@ -423,13 +430,13 @@ def _read_schedule(schedule: object, num_ranks: object, microbatches: object, cl
             ("microbatches", microbatches, schedule.num_microbatches),
         ):
             if got is not None and got != own:
-                raise ArgumentError(f"{name}: got {got!r}, expected {own}, as the schedule has; leave it out")
+                raise ArgumentError(f"{name}: got {got!r}, expected {own}, the number of the schedule; leave it out")
         lists = schedule.held()
     else:
         assert isinstance(schedule, str), "its kind"
         for name, got in (("num_ranks", num_ranks), ("microbatches", microbatches)):
             if got is None:
-                raise ArgumentError(f"{name}: got none with schedule {schedule}, expected it; try {name}=2")
+                raise ArgumentError(f"{name}: got none with schedule {schedule}, expected a number; try {name}=2")
         ranks, count = require_optional("num_ranks", num_ranks, 1), require_optional("microbatches", microbatches, 1)
         assert ranks is not None, "as it is given"
         assert count is not None, "as it is given"
@@ -467,7 +474,9 @@ def _read_model(module: object, loss: LoopLoss, example: Any, cuts: Sequence[str
         raise ArgumentError(f"cuts: got {cuts!r}, expected a list of names; try [{cuts!r}]")
     if isinstance(module, Model):
         if cuts:
-            raise ArgumentError("cuts: got names with a Model, expected none: its layers are known; leave it out")
+            raise ArgumentError(
+                "cuts: got names with a Model, expected none, as the layers of a Model are known; leave `cuts` out"
+            )
         return replace(module, loss=loss)
     if isinstance(module, nn.Module):
         if any(tensor.is_meta for tensor in module.state_dict().values()):
@@ -500,8 +509,9 @@ def _checked(optimizer: OptimizerFactory) -> OptimizerFactory:
         own = {id(parameter) for parameter in parameters}
         if any(id(parameter) not in own for group in made.param_groups for parameter in group["params"]):
             raise ArgumentError(
-                "optimizer: got other parameters than its argument lists, expected parameters of the stage, as the "
-                "pipeline has a copy of the module; try lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+                "optimizer: got an optimizer that ignores the parameters in its argument, expected these parameters, "
+                "as the pipeline trains a copy of the module; try lambda parameters: torch.optim.SGD(parameters, "
+                "lr=0.1)"
             )
         return made
 

@@ -26,7 +26,7 @@ SPLITS = {
 }
 """The columns of a layout, and the names of the same values in data."""
 _LEGEND = {
-    "fastest": "seconds of a step, >= by a bound; or the least memory, if none fits",
+    "fastest": "seconds of a step (>=: lower bound), or the least memory if no layout fits",
 }
 _Value = int | str | None
 

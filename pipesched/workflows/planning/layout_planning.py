@@ -154,7 +154,7 @@ def _require_suited(cluster: Cluster) -> None:
         )
     if len(cluster.devices) > 1 and math.isinf(cluster.intra.bandwidth_bytes_per_s):
         raise ArgumentError(
-            "cluster: got links of unlimited bandwidth, expected those of GPUs; try the nodes of a machine, as "
+            "cluster: got links of unlimited bandwidth, expected links of GPUs; try the nodes of a machine, as "
             "`load_machine('dgx-h100')`"
         )
 
@@ -180,7 +180,7 @@ def _zeros(wanted: tuple[int, ...] | None, trainer: TrainerName | None) -> tuple
     zeros = tuple(zero for zero in has if wanted is None or zero in wanted)
     if not zeros:
         raise ArgumentError(
-            f"zero: got {', '.join(map(str, wanted or ()))}, expected some of {', '.join(map(str, has))}, as {trainer} "
-            f"has no other; try `zero={has[-1]}`"
+            f"zero: got {', '.join(map(str, wanted or ()))}, expected stages among {', '.join(map(str, has))}, as "
+            f"{trainer} has no other stages; try `zero={has[-1]}`"
         )
     return zeros

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LEGEND = {
     "s": "seconds of a step",
     "tok/s": "tokens per second of a GPU",
-    "MFU": "FLOPs of the model per peak, attention's full square counted",
+    "MFU": "FLOPs of the model per peak, with the full square of attention",
     "GiB": "peak memory of a GPU",
     "pp": "ranks of a pipeline",
     "v": "stages of a rank",
@@ -81,7 +81,7 @@ class LayoutSearch(Result):
         if nearest is None:
             rejected = self.ranking.rejected
             refused = next((outcome for outcome in rejected if outcome.held_bytes is None), rejected[0])
-            return f"plan: no layout can be predicted; the first: {refused.reason}"
+            return f"plan: no layout can be predicted; the reason of the first: {refused.reason}"
         is_near = (nearest.held_bytes or 0) <= self.gpu_bytes
         advice = "`memory_margin=0`, or more GPUs" if is_near else "more GPUs"
         return (
@@ -201,8 +201,8 @@ class LayoutSearch(Result):
         over = sum(outcome.seconds is None and outcome.held_bytes is not None for outcome in ranking.rejected)
         text = f"{len(ranking.considered)} layouts, {over} over memory by a bound, {ranking.num_predicted} simulated; "
         if ranking.is_complete:
-            return text + "no other of them is faster"
-        return text + f"stopped: another may be {ranking.headroom:.1%} faster{ranking.shortage}"
+            return text + "none of the others is faster"
+        return text + f"stopped early: another layout may be {ranking.headroom:.1%} faster{ranking.shortage}"
 
     def _data(self) -> list[dict[str, Any]]:
         return [
@@ -247,11 +247,11 @@ def require_exportable_shape(shape: ModelShape, trainer: TrainerName, precision:
     """
     if trainer == "torchtitan" and precision == "float8" and shape.experts is not None:
         raise ArgumentError(
-            f"precision: got float8 for the experts of {shape.name}, expected bfloat16 or float32, as torchtitan has "
-            "float8 experts in no pipeline; try `precision=bfloat16`"
+            f"precision: got float8 for the experts of {shape.name}, expected bfloat16 or float32, as torchtitan "
+            "pipelines have no float8 experts; try `precision=bfloat16`"
         )
     if shape.predicted_tokens:
         raise ArgumentError(
-            f"trainer: got {shape.name} with multi-token prediction ({shape.predicted_tokens}), expected none, "
-            "as no flags are written for them; try the model with mtp=0"
+            f"trainer: got {shape.name} with multi-token prediction ({shape.predicted_tokens}), expected no such "
+            "prediction, as the export has no flags for it; try the model with mtp=0"
         )

@@ -281,11 +281,12 @@ class PartitionQuestion(PartitionSettings):
         require_settings(self)
         if self.by != "replicas" and (self.form != "paper" or self.straight):
             raise ArgumentError(
-                f"`by={self.by}`: got `form` or `straight` too, expected them with `by=replicas`; leave them out"
+                f"`by={self.by}`: got `form` or `straight` too, expected these only with `by=replicas`; leave them out"
             )
         if self.by != "time" and self.num_chunks != 1:
             raise ArgumentError(
-                f"num_chunks: got {self.num_chunks} with `by={self.by}`, expected it with `by=time`; leave it out"
+                f"num_chunks: got {self.num_chunks} with `by={self.by}`, expected chunks only with `by=time`; leave it "
+                "out"
             )
 
 

@@ -175,9 +175,9 @@ class PlanSearch:
         if ranking.is_complete:
             return text + PROOF
         if ranking.headroom > 0:
-            faster = f"another may be {ranking.headroom:.1%} faster"
-            return text + f"stopped with the best so far, than which {faster}{ranking.shortage}"
-        return text + f"stopped: the first is the best, between the others may be more{ranking.shortage}"
+            faster = f"another plan may be {ranking.headroom:.1%} faster"
+            return text + f"stopped with the best so far; {faster}{ranking.shortage}"
+        return text + f"stopped: the first plan is the best; the ranks of the others are not final{ranking.shortage}"
 
     def _lines(self, notes: Sequence[str]) -> list[str]:
         """Return the lines on the effort of the search, the notes, untried schedules and other trainers."""
@@ -187,7 +187,7 @@ class PlanSearch:
         trainers = [f"{trainer} {number_ranges(numbers) or 'none'}" for trainer, numbers in self.trainers.items()]
         line = f"plans that each trainer can run (--export): {'; '.join(trainers)}"
         is_early = any(outcome.setting.recompute_when == "early" for outcome in self.ranking.ranked)
-        late = ["trainers recompute inside the backward: --recompute-when late predicts it"] if is_early else []
+        late = ["trainers recompute inside the backward: predict this with --recompute-when late"] if is_early else []
         return [self._effort, *notes, *self.notes, *untried, line, *late]
 
     def _rows(self) -> list[dict[str, str]]:
@@ -236,7 +236,7 @@ class PlanSearch:
 
     def _best(self) -> Outcome:
         if self.best is None:
-            raise ArgumentError("plan: got none that fits, expected one; try more devices or a smaller `batch_size`")
+            raise ArgumentError("plan: got no plan that fits, expected one; try more devices or a smaller `batch_size`")
         return self.best
 
 
@@ -328,5 +328,5 @@ def _ties_in_one(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], 
         folded.append({**first, "": named})
         values = {name: dict.fromkeys(row[name] for row in alike) for name in _CHOSEN if name in first}
         differing = "; ".join(f"{name}: {', '.join(cells)}" for name, cells in values.items() if len(cells) > 1)
-        lines.append(f"{named}: {len(alike)} plans of the same time and memory, the first is shown; {differing}")
+        lines.append(f"{named}: {len(alike)} plans of the same time and memory, only the first is shown; {differing}")
     return folded, lines

@@ -126,7 +126,7 @@ def require_planning(settings: PlanSettings) -> None:
     if settings.trainer is not None and settings.recompute_when == "early":
         raise ArgumentError(
             f"recompute_when: got early with `trainer={settings.trainer}`, expected late, as trainers recompute inside "
-            "the backward; leave it out"
+            "the backward; leave `recompute_when` out"
         )
     read_recomputes(settings.recompute, settings.recompute_when)
     plannable_schedules(settings.schedules, settings.asynchronous)
@@ -152,7 +152,7 @@ def plannable_schedules(schedules: Sequence[NamedSchedule] | None, asynchronous:
             raise ArgumentError(f"schedules: got {entry.name}, expected schedules of one pipeline; {advice}")
         if entry.traits.is_asynchronous and not asynchronous:
             raise ArgumentError(
-                f"schedules: got {entry.name}, which trains on stale weights, expected `asynchronous` with it; add it"
+                f"schedules: got {entry.name}, which trains on stale weights, expected `asynchronous` too; add it"
             )
     return tuple(entry.searched_name for entry in entries)
 

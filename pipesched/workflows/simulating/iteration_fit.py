@@ -32,7 +32,7 @@ class IterationFit:
         """The factor, its run, and the option that gives the factor to other settings."""
         return (
             f"factor {self.factor:.5g} from one known run of {readable_s(self.iteration_s)}, estimated at "
-            f"{readable_s(self.estimated_s)}; other settings take it as --fit-factor {self.factor:.5g}"
+            f"{readable_s(self.estimated_s)}; for other settings use --fit-factor {self.factor:.5g}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,11 +60,11 @@ def fitted_to_iteration(source: ScheduleSource, setup: Setup, iteration_s: float
     profile = setup.loaded_costs
     if not isinstance(profile, Profile) or profile.provenance.sharding is None:
         raise ArgumentError(
-            "fit_iteration_s: got costs that are no estimate, expected the profile of a model that is estimated for a "
-            "GPU; try llama3-70b with `gpu=h100`"
+            "fit_iteration_s: got costs that are not an estimate, expected the estimated profile of a model on a GPU; "
+            "try llama3-70b with `gpu=h100`"
         )
     if setup.jitter:
-        raise ArgumentError("fit_iteration_s: got `jitter` too, expected one of them; leave one out")
+        raise ArgumentError("fit_iteration_s: got `jitter` too, expected only one of them; leave one out")
 
     cut = replace(setup, costs=with_fit_factor(profile, 1.0)).cut(source)
 
@@ -78,8 +78,8 @@ def fitted_to_iteration(source: ScheduleSource, setup: Setup, iteration_s: float
     if not least_s <= iteration_s <= most_s:
         raise ArgumentError(
             f"fit_iteration_s: got {readable_s(iteration_s)}, expected {readable_s(least_s)} to {readable_s(most_s)}, "
-            f"which this setting takes with factors of {LEAST_FIT:g} to {MOST_FIT:g} on its layers, as messages do not "
-            "scale; check the seconds and the setting"
+            f"the range of factors {LEAST_FIT:g} to {MOST_FIT:g} on the layers of this setting; check the seconds and "
+            "the setting"
         )
     factor = float(brentq(lambda factor: seconds(factor) - iteration_s, LEAST_FIT, MOST_FIT, xtol=1e-12))
     return fitted(factor), IterationFit(factor, iteration_s, seconds(1.0))

@@ -144,8 +144,8 @@ class OrderSearch:
             orders = known_orders(self.problem, self.lists, self.costs, self.excess)
         if not orders:
             raise SimulationError(
-                f"{self.lists.name}: got devices that hold one micro-batch, but not its gradients and messages too in "
-                "any order that is known; give them more memory, or smaller micro-batches"
+                f"{self.lists.name}: got devices with memory for one micro-batch, but not for its gradients and "
+                "messages too, in any known order; try more memory, or smaller micro-batches"
             )
         return tuple(orders)
 

@@ -173,13 +173,13 @@ class Prediction:
                 return []
             count, nodes = len(cluster.devices), len({device.node for device in cluster.devices})
             where = f"{count} in {nodes} node{'s' * (nodes > 1)}"
-            return [f"devices and links are those that the plan was made for, {where}; `cluster` says others"]
+            return [f"devices and links are from the plan, {where}; give `cluster` for others"]
         links = {cluster.intra, cluster.inter or Link(), *(link for *_, link in cluster.links)}
         if links != {Link()} or not self.costs.has_bytes or plan.predicted.communication_fraction == 0:
             return []
         return [
-            "links take no time here, as this plan does not keep the machines that it was made for, on which a step "
-            f"was predicted to take {readable_s(plan.predicted.seconds)}: give them too (`cluster`)"
+            "links take no time here, because the file of the plan lacks the machines of the plan, where a step takes "
+            f"{readable_s(plan.predicted.seconds)} by prediction: give the machines too (`cluster`)"
         ]
 
     @property

@@ -165,7 +165,7 @@ def _batches(predictions: Sequence[Prediction]) -> list[str]:
     for prediction in predictions:
         names.setdefault(prediction.schedule.num_microbatches, []).append(prediction.schedule.name)
     counts = "; ".join(f"m = {count}: {', '.join(alike)}" for count, alike in names.items())
-    return [f"{counts}; their makespans are not of the same batch"] if len(names) > 1 else []
+    return [f"{counts}; makespans of different batches are not comparable"] if len(names) > 1 else []
 
 
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -205,8 +205,10 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
 _LEGEND = {
     "p50 / p90 / p99": "percentiles of the makespans of the runs",
     "bubble fraction": "idle / (devices x makespan)",
-    "steady / micro-batch": "when batches follow one another, each stage stepping alone between (all together with "
-    "--step-barrier), or without a flush in the long run",
+    "steady / micro-batch": (
+        "with batch after batch, where each stage steps by itself (with --step-barrier all step together), or without "
+        "a flush over a long run"
+    ),
     "MFU": "share of a GPU's peak in one batch, estimated",
     "peak memory": "of the device with most",
     "in flight": "micro-batches at most, of the device with most",
@@ -237,7 +239,9 @@ class CompareQuestion(RunCount, ScheduleCounts):
     setup: SetupArgument
     keep_going: Annotated[
         bool,
-        Description("Give a schedule without a prediction a row with the reason, unless no schedule has one."),
+        Description(
+            "Show a schedule that cannot be predicted as a row with the reason, unless this holds for all schedules."
+        ),
     ] = field(default=False, kw_only=True)
 
 

@@ -64,7 +64,11 @@ class Setup(PredictionSettings, CostSettings):
     network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
     limit_bytes: Annotated[
         int | None,
-        Description("Memory of every device, in place of the memory that the machines state.", least=1, most=2**63 - 1),
+        Description(
+            "Memory of every device, in place of the memory in the description of the machines.",
+            least=1,
+            most=2**63 - 1,
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -107,7 +111,9 @@ class Setup(PredictionSettings, CostSettings):
         """
         cut = self.cut(source)
         if cut.compression is None and cut.convert_bytes_per_s is not None:
-            raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
+            raise ArgumentError(
+                "convert_bytes_per_s: got a rate without `compression`, expected both; add `compression=half`"
+            )
         costs = _stage_costs(cut, source.schedule)
         costs = costs if cut.compression is None else replace(costs, compression=cut.message_compression)
         return costs if self.tied_bytes is None else replace(costs, tied_bytes=self.tied_bytes)
@@ -153,8 +159,8 @@ class Setup(PredictionSettings, CostSettings):
             return replace(planned, partition=plan.partition)
         if not is_same_model(costs.model_name, plan.model):
             raise ArgumentError(
-                f"costs: got a profile of {costs.model_name}, expected one of {plan.model}, as the plan says; give the "
-                "profile that the plan was made from"
+                f"costs: got a profile of {costs.model_name}, expected a profile of {plan.model}, the model of the "
+                "plan; give the profile of the plan"
             )
         return replace(planned, partition=plan.partition, microbatch_size=plan.microbatch_size)
 
@@ -243,8 +249,8 @@ def _stage_costs(setup: Setup, schedule: Schedule) -> StageCosts:
         )
     if costs.is_recomputed and schedule.columns.recomputes:
         raise ArgumentError(
-            f"{schedule.name}: got R for layers that recompute inside their backward, expected one of them; estimate "
-            "the layers without full recomputation"
+            f"{schedule.name}: got R for layers that recompute inside their backward, expected only one of the two; "
+            "estimate the layers without full recomputation"
         )
     return split_costs(stage_costs, schedule, setup.input_share, is_measured=costs.is_measured)
 
@@ -258,11 +264,12 @@ def require_layers(setup: Setup) -> None:
     costs = setup.loaded_costs
     if setup.microbatch_size is not None and not costs.microbatch_sizes:
         raise ArgumentError(
-            f"microbatch_size: got {setup.microbatch_size}, expected it only with costs of a profile; leave it out"
+            f"microbatch_size: got {setup.microbatch_size}, expected a size only with costs of a profile; leave it out"
         )
     if setup.partition is not None and not costs.num_layers:
         raise ArgumentError(
-            f"partition: got {setup.partition}, expected it only with costs of layers or a profile; leave it out"
+            f"partition: got {setup.partition}, expected a partition only with costs of layers or a profile; leave it "
+            "out"
         )
 
 
@@ -285,8 +292,9 @@ def split_costs(costs: StageCosts, schedule: Schedule, input_share: float | None
     )
     if lacks_split and schedule.is_held and schedule.columns.splits_backward:
         raise ProfileError(
-            f"{schedule.name}: it splits the backward into I and W, and the costs ({costs.origin or 'of stages'}) say "
-            "B alone; give backward_input_s and backward_weight_s (i and w, or i_ms and w_ms), or `input_share=0.5`"
+            f"{schedule.name}: got a schedule that splits the backward into I and W, but the costs "
+            f"({costs.origin or 'of stages'}) have only B; give backward_input_s and backward_weight_s (i and w, or "
+            "i_ms and w_ms), or `input_share=0.5`"
         )
     return costs
 
@@ -343,7 +351,7 @@ def cut_of_model(
     if profile is None:
         if partition == "balanced":
             raise ArgumentError(
-                "partition: got balanced without `profile`, expected uniform or counts; give the profile too"
+                "partition: got balanced without `profile`, expected uniform or counts; add the profile for balanced"
             )
         return parse_partition(partition or "uniform", (1.0,) * len(model.layers), source.schedule.num_stages)
     setup = Setup(

@@ -80,7 +80,7 @@ def simulate(question: SimulateQuestion) -> Simulation:
     num_runs = require_runs(question.num_runs, setup.jitter)
     variation = _variation(setup) if question.spread else None
     if question.bound_seconds is not None and setup.jitter:
-        raise ArgumentError("bound_seconds: got `jitter` too, expected one of them; leave one out")
+        raise ArgumentError("bound_seconds: got `jitter` too, expected only one of them; leave one out")
     fit = None
     if question.fit_iteration_s is not None:
         setup, fit = fitted_to_iteration(source, setup, question.fit_iteration_s)
@@ -131,17 +131,18 @@ def _variation(setup: Setup) -> Variation:
         ArgumentError: The costs have no variation, or jitter is set too.
     """
     if setup.jitter:
-        raise ArgumentError("spread: got `jitter` too, expected one of them; leave one out")
+        raise ArgumentError("spread: got `jitter` too, expected only one of them; leave one out")
     costs = setup.loaded_costs
     if not costs.is_measured:
         raise ArgumentError(
-            "spread: got costs of neither profile nor runs, expected one of them, which says how seconds vary"
+            "spread: got costs without the variation of their seconds, expected a profile or costs from runs; leave "
+            "`spread` out"
         )
     if costs.variation is None:
         what, advice = "runs", "give two runs or more of one schedule"
         if costs.model_name is not None:
             what, advice = f"a profile of {costs.model_name}", "profile the model again, with 2 `repeats` or more"
-        raise ArgumentError(f"spread: got {what} without how seconds vary, expected their variation; {advice}")
+        raise ArgumentError(f"spread: got {what} without the variation of its seconds, expected a variation; {advice}")
     return costs.variation
 
 
@@ -154,7 +155,8 @@ def require_runs(num_runs: int, jitter: float) -> int:
     num_runs = require_at_least("num_runs", num_runs, 1)
     if num_runs > 1 and not jitter:
         raise ArgumentError(
-            f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try `jitter=0.1`"
+            f"num_runs: got {num_runs} without `jitter`, expected both, because all runs would be equal; try "
+            "`jitter=0.1`"
         )
     return num_runs
 

@@ -64,7 +64,7 @@ class SettingCondition:
                 raise ArgumentError(f"where: got no column {node.id}, expected one of {expected}")
             if not _is_known(node):
                 raise ArgumentError(
-                    f"where: got {shown(text)}, expected names of columns, numbers, texts, arithmetic, "
+                    f"where: got {shown(text)}, expected only names of columns, numbers, texts, arithmetic, "
                     f"comparisons, and, or, not, in; try {_EXAMPLE}"
                 )
         return SettingCondition(text, tree)
@@ -80,11 +80,13 @@ class SettingCondition:
         except TypeError:
             return False
         except ArithmeticError as error:
-            raise ArgumentError(f"where: got {shown(self.text)}, expected a condition: {error}; try another") from error
+            raise ArgumentError(
+                f"where: got {shown(self.text)}, expected a condition: {error}; correct the condition"
+            ) from error
         except _NoConditionError as error:
             raise ArgumentError(
-                f"where: got {shown(self.text)}, which says {shown(str(error))} of a setting, expected a condition; "
-                f"try {_EXAMPLE}"
+                f"where: got {shown(self.text)}, which fails for a setting ({shown(str(error))}), expected a "
+                f"condition; try {_EXAMPLE}"
             ) from None
 
 

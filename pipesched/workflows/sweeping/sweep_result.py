@@ -174,7 +174,7 @@ class SweepResult:
         total, refused = len(self.outcomes), len(self.refused)
         over = total - refused - len(self.fitting)
         others = [f"{over} over memory"] if over else []
-        others += [f"{refused} cannot be"] if refused else []
+        others += [f"{refused} invalid"] if refused else []
         return ", ".join([f"{total} setting{'s' if total > 1 else ''}", *others])
 
     def _idle_devices(self) -> list[str]:
@@ -196,7 +196,7 @@ class SweepResult:
         """Return a line for each kind of reason; reasons of one kind differ only in numbers."""
         kinds = Counter(map(_kind, self.refused))
         first = {_kind(outcome): outcome.reason or "" for outcome in reversed(self.refused)}
-        return [f"{name}: {count} cannot be: {first[name, kind].removeprefix(f'{name}: ')}"
+        return [f"{name}: {count} invalid: {first[name, kind].removeprefix(f'{name}: ')}"
                 for (name, kind), count in kinds.items()]  # fmt: skip
 
 

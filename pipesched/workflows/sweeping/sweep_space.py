@@ -81,8 +81,11 @@ class SweepSpace:
         kept = tuple(setting for setting in settings if holds(_row(setting, entries[setting.schedule])))
         if not kept:
             count = self.num_settings
-            what = "does not hold of the one setting" if count == 1 else f"holds of none of {count:,} settings"
-            raise ArgumentError(f"where: got {self.condition.text!r}, which {what}, expected some; try another")
+            what = "the only setting does not meet" if count == 1 else f"none of {count:,} settings meets"
+            raise ArgumentError(
+                f"where: got {self.condition.text!r}, which {what}, expected at least one that does; try another "
+                "condition"
+            )
         return kept
 
     def _orders(self) -> Iterator[Setting]:

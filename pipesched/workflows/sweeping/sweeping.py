@@ -111,7 +111,9 @@ def sweep(question: SweepQuestion) -> SweepResult:
     by = question.by or ("s_per_microbatch" if settings[0].microbatch_size is None else "s_per_sample")
     require_choice("by", by, sorted({*MEASURES} - {"fits", "reason"}))
     if by == "s_per_sample" and settings[0].microbatch_size is None:
-        raise ArgumentError("by: got s_per_sample, expected samples of a micro-batch, too; try s_per_microbatch")
+        raise ArgumentError(
+            "by: got s_per_sample without sizes of micro-batches, expected costs of a profile; try s_per_microbatch"
+        )
     if setup.limit_bytes is not None or by == "peak_memory_bytes":
         _require_judged(settings, judge, "by" if setup.limit_bytes is None else "limit_bytes")
     num_workers, ray_runner = read_workers(question, space.schedules)
@@ -162,7 +164,7 @@ def _space(question: SweepQuestion, setup: Setup) -> SweepSpace:
     require_kind("parameters", parameters, Mapping | None, "names with lists of values; try {'pipelines': [1, 2]}")
     require_kind("link", link, Mapping | None, "names with lists of values; try {'bandwidth_bytes_per_s': [1e9]}")
     if link and setup.cluster is not None:
-        raise ArgumentError("link: got a cluster too, expected one of them; leave one out")
+        raise ArgumentError("link: got a cluster too, expected only one of them; leave one out")
     require_taken(entries, ", ".join(map(str, chunks)) or None, parameters or {})
     space = SweepSpace(
         schedules=tuple(entry.searched_name for entry in entries),
@@ -190,13 +192,13 @@ def _sizes(sizes: Counts | None, setup: Setup) -> tuple[int | None, ...]:
     if not costs.microbatch_sizes:
         if sizes is not None:
             raise ArgumentError(
-                "microbatch_sizes: got them with other costs than a profile, expected none; leave them out"
+                "microbatch_sizes: got sizes with costs that are not a profile, expected none; leave them out"
             )
         return (None,)
     if sizes is None:
         return (read_microbatch_size(setup.microbatch_size, costs),)
     if setup.microbatch_size is not None:
-        raise ArgumentError("microbatch_sizes: got `microbatch_size` too, expected one of them; leave one out")
+        raise ArgumentError("microbatch_sizes: got `microbatch_size` too, expected only one of them; leave one out")
     return tuple_of(sizes)
 
 
@@ -217,5 +219,5 @@ def _require_judged(settings: Sequence[Setting], judge: SweepJudge, asked: str) 
         except REFUSED:
             continue
         if not has_bytes:
-            raise ArgumentError(f"{asked}: got costs that say no bytes, expected some; give costs with bytes")
+            raise ArgumentError(f"{asked}: got costs without bytes, expected costs with bytes; add bytes to the costs")
         return

@@ -177,13 +177,14 @@ class TraceImport:
         lines += self.notes
         waits = [f"{share:.1%} for stage {stage}" for stage, share in self.wait_by_stage.items() if share >= 0.0005]
         if waits:
-            lines.append(f"waiting of devices between their works: {', '.join(waits)}")
+            lines.append(f"waits of devices between ops: {', '.join(waits)}")
         if self.straggler is not None:
             lines.append(self.straggler.sentence)
         if self.is_counted:
             lines.append(
-                f"stages were counted: one on each rank, with {self.schedule.num_microbatches} micro-batches, as names "
-                "do not say; give the schedule that was run (-s, -p, -m, --chunks) if ranks had several"
+                "the names of the passes have no stage: one stage on each rank is assumed, with "
+                f"{self.schedule.num_microbatches} micro-batches; give the schedule of the run (-s, -p, -m, --chunks) "
+                "if ranks had several stages"
             )
         if self.clock_uncertainty_s:
             lines.append(
@@ -191,7 +192,8 @@ class TraceImport:
             )
         if self.clocks.contradiction_ns:
             lines.append(
-                f"messages contradict one clock by {readable_s(self.clocks.contradiction_ns / 1e9)}: it drifts"
+                f"messages contradict the aligned clocks by {readable_s(self.clocks.contradiction_ns / 1e9)}: a clock "
+                "drifts"
             )
         return lines
 

@@ -92,15 +92,15 @@ def replay(timeline: TimelineArgument, setup: SetupArgument | None = None) -> Re
     conditions = None if setup is None else read_setup_argument(setup)
     if not measured.is_measured:
         raise SimulationError(
-            f"{measured.name}: got a Timeline that was {measured.source}, expected a measured one; "
-            "try one that pipesched.run has measured"
+            f"{measured.name}: got a Timeline that was {measured.source}, expected a measured Timeline; try a Timeline "
+            "that pipesched.run has measured"
         )
     metrics(measured)  # which refuses a run that takes no time
     schedule = schedule_of(measured)
     require_runnable(schedule)
     if list(map(len, lower(schedule).ops)) != list(map(len, schedule.ops)):
         raise SimulationError(
-            f"{measured.name}: got a timeline without the Sends and Recvs of its messages, expected them, because "
+            f"{measured.name}: got a timeline without the Sends and Recvs of its messages, expected both, because "
             "hand-over is measured from their posting; try the Timeline of a run"
         )
     if conditions is None:

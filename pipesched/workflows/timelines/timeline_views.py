@@ -78,8 +78,8 @@ class Gantt:
             raise ArgumentError(f"to_s: got {to_s:g}, expected more than the start, {from_s:g} s; try {end_s:g}")
         if self.options.has_memory and not any(timeline.memory for timeline in self.timelines):
             raise ArgumentError(
-                "memory: got Timelines that say nothing of it, expected one that does; try costs with bytes, as "
-                "saved_bytes, or a run of a model"
+                "memory: got Timelines without memory, expected one with memory; try costs with bytes, as saved_bytes, "
+                "or a run of a model"
             )
 
     def plot(self) -> Figure:

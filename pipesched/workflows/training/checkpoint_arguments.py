@@ -52,8 +52,8 @@ def require_restartable(question: TrainSettings, checkpoints: CheckpointSettings
     """
     if question.restarts and (checkpoints is None or not question.is_distributed or is_rank()):
         raise ArgumentError(
-            f"restarts: got {question.restarts}, expected `checkpoint` and `is_distributed=True` with it, and no "
-            "torchrun, which has restarts of its own; leave it out"
+            f"restarts: got {question.restarts}, expected `checkpoint` and `is_distributed=True` too, and no torchrun, "
+            "which has restarts of its own; leave it out"
         )
 
 

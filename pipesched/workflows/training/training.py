@@ -92,11 +92,11 @@ class TrainQuestion(TrainSettings):
         if fault is not None:
             raise ArgumentError(fault)
         if self.limit_bytes is not None and self.advance is None:
-            raise ArgumentError(f"limit_bytes: got {self.limit_bytes}, expected `advance` with it; leave it out")
+            raise ArgumentError(f"limit_bytes: got {self.limit_bytes} without `advance`, expected both; leave it out")
         if self.cluster is not None and self.costs is None and self.profile is None:
             raise ArgumentError(
-                "cluster: got it without `costs` or `profile`, expected one of them, as nothing is predicted or cut; "
-                "leave it out"
+                "cluster: got a cluster without `costs` or `profile`, which a prediction and a cut need, expected one "
+                "of them; leave `cluster` out"
             )
 
     @property
@@ -176,7 +176,8 @@ class Training:
         export = None if question.export is None else require_path(question.export, "export")
         if is_rank() and export is not None:
             raise ArgumentError(
-                f"export: got {export} under torchrun, expected none, as each process has its own stages; try `save`"
+                f"export: got {export} under torchrun, expected no export, as each process has only its own stages; "
+                "try `save`"
             )
         signals = (signal.SIGUSR1,) if is_rank() else PAUSE_SIGNALS  # SIGTERM is how torchrun ends all ranks
         with pause_requests(has_checkpoints=self.checkpoints is not None, signals=signals) as is_asked:
@@ -305,14 +306,16 @@ def _require_held_out(question: TrainQuestion, model: Model, *, averages: bool) 
     if question.is_elsewhere:
         fault = "a process per rank, expected all ranks in this process, as an evaluation needs all stages"
     elif question.checkpoint is not None or question.resume is not None:
-        fault = "checkpoints, expected none, as they do not keep the evaluations"
+        fault = "checkpoints, expected none, as checkpoints do not keep the evaluations"
     elif averages:
-        fault = "pipelines that are averaged, expected one pipeline, as each of them has a model"
+        fault = "pipelines that are averaged, expected one pipeline, as each pipeline has a model of its own"
     else:
         fault = None
     for name in ("held_out_every", "target_accuracy") if fault is not None else ():
         if (value := getattr(question, name)) is not None:
-            raise ArgumentError(f"{name}: got {value} with {fault}; leave it out, the final weights are evaluated")
+            raise ArgumentError(
+                f"{name}: got {value} with {fault}; leave it out: the final weights are evaluated anyway"
+            )
     if question.target_accuracy is not None:
         samples = draw_held_out(model)
         if samples is None or any(tensor.is_floating_point() for tensor in tensors_of(samples[1])):
@@ -339,18 +342,18 @@ def _begun(question: TrainQuestion, schedule_spec: ScheduleSpec) -> ScheduleSpec
     """Return the specification from which a search for the advance starts: the one with an advance of 0."""
     if not question.is_elsewhere:
         raise ArgumentError(
-            f"advance: got {question.advance}, expected `is_distributed=True` with it: in one process ranks take "
-            "turns, and no order is faster; add it"
+            f"advance: got {question.advance}, expected `is_distributed=True` too, as in one process ranks take turns "
+            "and no order is faster; add it"
         )
     if not schedule_spec.takes("advance"):
         raise ArgumentError(
-            f"advance: got {question.advance} for {schedule_spec.name or 'lists'}, which cannot run ahead, "
-            "expected none; try avgpipe"
+            f"advance: got {question.advance} for {schedule_spec.name or 'lists'}, which cannot run ahead, expected no "
+            "advance; try the schedule avgpipe"
         )
     if "advance" in schedule_spec.parameters:
         raise ArgumentError(
-            f"advance: got {question.advance}, and a schedule with the parameter advance, expected one of them; leave "
-            "one out"
+            f"advance: got {question.advance}, and a schedule with the parameter advance, expected only one of them; "
+            "leave one out"
         )
     return replace(schedule_spec, parameters={**schedule_spec.parameters, "advance": 0})
 
@@ -370,12 +373,12 @@ def require_trainable(question: TrainSettings) -> None:
         value = getattr(question, name)
         if value not in (settings[name].default, "streams") and name not in on_streams:
             raise ArgumentError(
-                f"{name}: got it with all ranks in one process, expected `is_distributed=True` with it; add that, or "
-                "leave it out"
+                f"{name}: got this setting with all ranks in one process, expected `is_distributed=True` too; add it, "
+                f"or leave `{name}` out"
             )
     if question.inject:
         raise ArgumentError(
-            f"inject: got {question.inject[0]}, expected `is_distributed=True` with it: all ranks are in this process; "
+            f"inject: got {question.inject[0]}, expected `is_distributed=True` too, as all ranks are in this process; "
             "add it"
         )
 
@@ -389,8 +392,8 @@ def _require_no_streams(question: TrainSettings) -> None:
     for name, value in (("transport", "streams"), ("has_green_contexts", True)):
         if getattr(question, name) == value:
             raise ArgumentError(
-                f"{name}: got {value} with a process per rank, expected all ranks in one process; leave it out, or "
-                "`is_distributed`"
+                f"{name}: got {value} with a process per rank, expected all ranks in one process; leave `{name}` or "
+                "`is_distributed` out"
             )
 
 
@@ -400,8 +403,8 @@ def _require_cut(run: TrainingRun, batch_size: int) -> None:
     if batch_size % count:
         near = batch_size - batch_size % count or count
         raise ArgumentError(
-            f"batch_size: got {batch_size} samples for the {count} micro-batches of a step of "
-            f"{run.name}, expected a multiple; try {near}"
+            f"batch_size: got {batch_size} samples for the {count} micro-batches of a step of {run.name}, expected a "
+            f"multiple of {count}; try {near}"
         )
 
 
@@ -419,7 +422,7 @@ def _schedule_spec(schedule: TrainableSchedule) -> ScheduleSpec:
     if named_schedule(schedule) is not None:
         name = label_of(schedule) if isinstance(schedule, str) else "f"
         raise ArgumentError(
-            f"schedule: got {shown(schedule)}, expected a specification with its counts; try "
+            f"schedule: got {shown(schedule)}, expected a specification with all counts; try "
             f"pipesched.schedules.transforms.ScheduleSpec(name={name!r}, num_ranks=4, num_microbatches=8)"
         )
     match schedule:

@@ -266,7 +266,7 @@ def trained_table(
     targets = [] if target_loss is None else [f"target: when the smoothed loss is {target_loss:g} or less"]
     if target_accuracy is not None:
         targets.append(
-            f"target accuracy: steps, and measured time without evaluations, all ranks in turns, until "
+            "target accuracy: steps, and measured time of all ranks in turns without evaluations, until "
             f"{readable_share(target_accuracy)} on samples kept from training"
         )
     rows = [

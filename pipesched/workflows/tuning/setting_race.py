@@ -82,15 +82,15 @@ class SettingRace(Result):
         """The winner, its margin, and the certainty, for people."""
         name, runner_up = str(self.leader.outcome.setting), self.runner_up
         if runner_up is None:
-            return f"{name} is the only setting that can be run: there was nobody to race"
+            return f"{name} is the only setting that can be run: no other setting to race"
         lag, other = _lag_of(runner_up), str(runner_up.outcome.setting)
         if self.is_clear:
             return f"{name} won: the next, {other}, takes {_lag_text(lag)} longer"
         num_open = sum(contender.may_be_fastest for contender in self.contenders) - 1
-        more = f", nor from {num_open - 1} more" if num_open > 1 else ""
+        more = f", or from {num_open - 1} more" if num_open > 1 else ""
         return (
-            f"not clear: {name} leads, but is not told apart from {other}, which takes {_lag_text(lag)} longer{more}; "
-            "the budget is spent"
+            f"no clear winner: {name} leads, but cannot be told apart from {other}, which takes {_lag_text(lag)} "
+            f"longer{more}; the budget is spent"
         )
 
     @property
@@ -123,8 +123,8 @@ class SettingRace(Result):
             for contender in self.contenders
         )
         meaning = (
-            "measured: median of the runs, one a round; ±: how far its 95 % interval reaches, by bootstrap\n"
-            "who is slower: mean of ratios of the same rounds, t-intervals that hold together with 95 %"
+            "measured: median of the runs, one per round; ±: half-width of its 95 % interval, by bootstrap\nslower: "
+            "mean ratio to the leader in the same round; its t-intervals hold for all settings together with 95 %"
         )
         refusals = [
             f"{contender.outcome.setting} is out: {contender.refusal}"
@@ -179,7 +179,7 @@ def _lag_of(contender: RunSetting) -> Lag:
 
 def _lag_text(lag: Lag) -> str:
     if lag.to_dict()["high"] is None:
-        return f"{readable_change(lag.mean)} (one run says no more)"
+        return f"{readable_change(lag.mean)} (one run: no interval)"
     return f"{readable_change(lag.mean)} ({readable_change(lag.low)} to {readable_change(lag.high)})"
 
 
@@ -256,7 +256,8 @@ def require_one_round(contenders: Sequence[Outcome], measurement: Measurement, b
     if len(contenders) > 1 and needed_s > budget_s:
         raise ArgumentError(
             f"budget_s: got {budget_s:g} s, but one round of {len(contenders)} settings is predicted to take "
-            f"{needed_s:.3g} s, expected enough for several; try `budget_s={10 * needed_s:.2g}`, or fewer iterations"
+            f"{needed_s:.3g} s, expected enough for several rounds; try `budget_s={10 * needed_s:.2g}`, or fewer "
+            "iterations"
         )
 
 
@@ -308,7 +309,9 @@ class _Racing:
         if outcome.seconds is None or not outcome.fits:
             self._refusals[contender] = outcome.reason or "nothing was measured"
             if len(self._refusals) == len(self.contenders):
-                raise ArgumentError(f"none of {len(self.contenders)} settings can be run; the last: {outcome.reason}")
+                raise ArgumentError(
+                    f"none of {len(self.contenders)} settings can be run; the reason of the last: {outcome.reason}"
+                )
             self.race.withdraw(contender)
             return None
         self._runs[contender].append(outcome)

@@ -90,8 +90,8 @@ def require_same_layers(profile: Profile) -> None:
         model = resolve_model(profile.model)
     if len(model.layers) != len(profile.layers):
         raise ArgumentError(
-            f"profile: got one of {profile.model} with {len(profile.layers)} layers, expected the "
-            f"{len(model.layers)} of that model; profile it again"
+            f"profile: got a profile of {profile.model} with {len(profile.layers)} layers, expected "
+            f"{len(model.layers)}, the layers of the model; profile the model again"
         )
 
 

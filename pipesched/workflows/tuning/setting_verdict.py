@@ -116,7 +116,7 @@ class Verdict(Result):
             }
             for run in self.verified
         )
-        caption = f"regret of the chosen one: {readable_share(self.regret)} over the best that was run"
+        caption = f"regret of the chosen setting: {readable_share(self.regret)} over the best that was run"
         if not self.is_ranked:
             caption += "; too few settings verified to rank"
         elif self.rank_correlation is not None:

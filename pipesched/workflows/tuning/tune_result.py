@@ -203,12 +203,12 @@ class TuneResult:
         fitting, candidates, others = self.fitting, self.candidates, self.others
         rejected, tables = self.outcomes[len(fitting) :], []
         if candidates:
-            title = f"{len(candidates)} of {len(fitting)} settings that fit train as plain training does"
+            title = f"{len(candidates)} of {len(fitting)} settings that fit train like plain training"
             caption = [*self._answer(lines_of), *_left_out(candidates, top), *notes]
             title = title if others else f"{len(fitting)} settings fit"
             tables.append(Table(title, self._rows(candidates[:top]), "\n".join(caption)))
         if others:
-            title = f"{len(others)} settings that fit have elastic averaging, which is another training"
+            title = f"{len(others)} settings that fit have elastic averaging, which changes the training"
             caption = [*self._averaged_lines(lines_of), *_left_out(others, top), *([] if candidates else notes)]
             tables.append(Table(title, self._rows(others[:top]), "\n".join(caption)))
         if rejected:
@@ -224,7 +224,7 @@ class TuneResult:
         line = f"{self._verb} by {self.evaluator}: {self._told(best)}; training: {best.setting.training}"
         line += "; the race below chooses" if self.race else ""
         if self.advanced is not None:
-            line += f"; advance={self.advanced.setting.advance} is the least that takes the time of AFAB"
+            line += f"; advance={self.advanced.setting.advance} is the smallest advance as fast as AFAB"
         return [line, *([] if self.race else lines_of(best.setting))]
 
     def _averaged_lines(self, lines_of: LinesOf) -> list[str]:
@@ -232,9 +232,9 @@ class TuneResult:
         if not self.others:
             return []
         if self.averaged is None:
-            return [f"none with elastic averaging comes before the one {self._verb}"]
+            return [f"no setting with elastic averaging ranks before the one {self._verb}"]
         best = self.others[0]
-        told = f"with elastic averaging {self.evaluator} chooses {self._told(best)}; -n makes it the answer"
+        told = f"with elastic averaging {self.evaluator} chooses {self._told(best)}; give -n to choose it"
         return [told, *lines_of(best.setting)]
 
     @property
@@ -287,7 +287,7 @@ def _row_with_pace(outcome: Outcome) -> dict[str, Any]:
 
 
 def _left_out(outcomes: Sequence[Outcome], top: int) -> list[str]:
-    return [f"{len(outcomes) - top} that come after these are left out (--top, --out)"] if len(outcomes) > top else []
+    return [f"{len(outcomes) - top} that rank after these are left out (--top, --out)"] if len(outcomes) > top else []
 
 
 def _rejected(outcomes: Sequence[Outcome], say: Callable[[str], str]) -> tuple[Mapping[str, str], ...]:

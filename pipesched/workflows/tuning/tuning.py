@@ -72,8 +72,8 @@ class TuneQuestion(TuneSettings, Repetitions):
     is_exact: Annotated[
         bool,
         Description(
-            "Whether every setting gets exact seconds and bytes. Else settings behind the first `top`, of either "
-            "training and of the rejected, may have lower bounds."
+            "Whether every setting gets exact seconds and bytes. Otherwise settings after the first `top` (of each "
+            "training, and of the rejected) may have only lower bounds."
         ),
     ] = field(default=True, kw_only=True)
     progress: OnShare = field(default=unheard, kw_only=True)
@@ -144,25 +144,25 @@ def require_tuning(settings: TuneSettings, runs: RunSettings) -> None:
     require_kind("run_settings", runs, RunSettings, "RunSettings")
     if runs.clip_grad_norm is not None:
         raise ArgumentError(
-            "clip_grad_norm: got it with tune, whose settings step without a barrier, expected none; leave it out"
+            "clip_grad_norm: got a norm with tune, whose settings step without a barrier, expected none; leave it out"
         )
     measures = settings.evaluator == "measure"
     if settings.resume is not None and settings.evaluator == "avgpipe":
         raise ArgumentError(
-            "resume: got it with `evaluator=avgpipe`, whose equations take no time, expected none; leave it out"
+            "resume: got a journal with `evaluator=avgpipe`, whose equations take no time, expected none; leave it out"
         )
     for name in ("num_workers", "ray"):
         if getattr(settings, name) is not None and measures:
             raise ArgumentError(
-                f"{name}: got it with `evaluator=measure`, which runs one setting after the other, expected none; "
-                "leave it out"
+                f"{name}: got this setting with `evaluator=measure`, which runs one setting after the other, expected "
+                "no such setting; leave it out"
             )
     if settings.budget_s is not None:
         require_rate("budget_s", settings.budget_s)
         if measures:
             raise ArgumentError(
-                "budget_s: got it with `evaluator=measure`, which runs every setting, expected one of them; leave one "
-                "out"
+                "budget_s: got a budget with `evaluator=measure`, which runs every setting, expected only one of them; "
+                "leave one out"
             )
     tunable_schedules(settings.schedules)
 

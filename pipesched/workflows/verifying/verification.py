@@ -109,8 +109,8 @@ def verify(question: VerifyQuestion) -> Verification:
     require_callable("on_verified", question.on_verified)
     if question.profile is None and is_rank():
         raise ArgumentError(
-            "profile: got none under torchrun, where every process would measure its own, expected one for all; "
-            "try a file that `pipesched.profile(..).save` has written"
+            "profile: got none under torchrun, where every process would measure its own, expected one for all "
+            "processes; try a file that `pipesched.profile(..).save` has written"
         )
     steps = shares_of_steps(question.progress, 1 + len(runs.sources))
     tick = next(steps)
@@ -145,8 +145,8 @@ def verify_rounds(question: VerifyRoundsQuestion) -> RoundsVerification:
     runs = _Runs.of(question)
     if is_rank():
         raise ArgumentError(
-            "rounds: got them under torchrun, where every process would profile for itself, expected processes of our "
-            "own; start it without torchrun"
+            "rounds: got rounds under torchrun, where every process would profile for itself, expected a start without "
+            "torchrun; start `verify` directly"
         )
     steps = shares_of_steps(question.progress, 2 * question.rounds + 1)
 

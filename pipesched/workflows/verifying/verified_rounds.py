@@ -103,8 +103,8 @@ class MachineDrift:
         """Return the steadiness of the machine, for people."""
         least, most = min(self.yardstick_s), max(self.yardstick_s)
         return (
-            f"machine: a fixed kernel took {readable_s(least)} to {readable_s(most)}, in the runs "
-            f"{_percents(self.interval)} against the profiles around them"
+            f"machine: a fixed kernel took {readable_s(least)} to {readable_s(most)}; in the runs "
+            f"{_percents(self.interval)} relative to the profiles before and after"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,15 +152,15 @@ class RoundsVerification(Result):
     def verdict(self, several: ScheduleRounds) -> str:
         """Return the verdict on the prediction of a schedule, as far as the drift of the machine allows one."""
         error, drift, model = several.error, self.machine.interval, several.model
-        own = f"{_percents(model)} off with the seconds that the run itself took for each op; " if model else ""
+        own = f"error {_percents(model)} with the op seconds of the runs; " if model else ""
         limit = f"more than {self.precision:.0%}"
         if drift.furthest > self.precision:
             reason = f"the machine drifted by up to {drift.furthest:.1%} between profile and run, {limit}"
         elif max(error.high - error.median, error.median - error.low) > self.precision:
             apart = f"{readable_change(error.low)} to {readable_change(error.high)}"
-            reason = f"the rounds lie {apart} apart, {limit} from the median"
+            reason = f"the interval of the rounds, {apart}, reaches {limit} from the median"
         else:
-            return f"{several.name}: {own}{_percents(error)} off with the profile's"
+            return f"{several.name}: {own}error {_percents(error)} with the seconds of the profile"
         return f"{several.name}: {own}no verdict on the profile, as {reason}; try an idle machine, or more rounds"
 
     def table(self) -> Table:
@@ -188,7 +188,7 @@ class RoundsVerification(Result):
         for several in self.schedules:
             difference = max(verified.loss_difference for verified in several.rounds)
             lines.append(
-                f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.2g}"
+                f"{several.name}: losses equal the losses of the un-pipelined model within a relative {difference:.2g}"
             )
         heading = Table("", (), "The round of median error of each schedule:")
         return [self.table(), heading, *comparisons, Table("", (), "\n".join(lines))]

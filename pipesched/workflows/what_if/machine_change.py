@@ -41,7 +41,7 @@ class MachineChange:
             require_at_least("heal", device, 0)
         for name in ("slow_devices", "slow_links"):
             factors = getattr(self, name)
-            require_kind(name, factors, Mapping | None, "factors of devices, or of pairs of them; try {0: 1.2}")
+            require_kind(name, factors, Mapping | None, "factors of devices, or of pairs of devices; try {0: 1.2}")
             for factor in (factors or {}).values():
                 require_rate(name, factor)
         require_kind("link", self.link, Link | None, "a Link; try pipesched.Link(latency_s=1e-5)")
@@ -49,7 +49,7 @@ class MachineChange:
         require_rate("latency_factor", self.latency_factor)
         if self.link is not None and self.scales_links:
             raise ArgumentError(
-                "link: got `bandwidth_factor` or `latency_factor` too, expected one or the other; leave one out"
+                "link: got `bandwidth_factor` or `latency_factor` too, expected a link or factors; leave one out"
             )
 
     @property
@@ -75,8 +75,8 @@ class MachineChange:
         """
         if is_of_runs and self.bandwidth_factor != 1.0 and self.latency_factor != 1.0:
             raise ArgumentError(
-                "bandwidth_factor: got `latency_factor` too, expected one of them: runs do not tell bytes from "
-                "latency; give `cluster`, as pipesched.workflows.measuring.profile_links measures it"
+                "bandwidth_factor: got `latency_factor` too, expected only one of them, because runs do not separate "
+                "bandwidth from latency; give `cluster`, as pipesched.workflows.measuring.profile_links measures it"
             )
         cluster = replace(
             cluster,
@@ -103,7 +103,7 @@ class MachineChange:
         words += [f"link {a}-{b} x{factor:g} slower" for (a, b), factor in (self.slow_links or {}).items()]
         if self.link is not None:
             width = self.link.bandwidth_bytes_per_s
-            wide = "as wide as one likes" if math.isinf(width) else f"{readable_bytes(width)}/s"
+            wide = "of unlimited bandwidth" if math.isinf(width) else f"{readable_bytes(width)}/s"
             words.append(f"links of {readable_s(self.link.latency_s)}, {wide}")
         factors = {"bandwidth": self.bandwidth_factor, "latency": self.latency_factor}
         return words + [f"{name} x{factor:g}" for name, factor in factors.items() if factor != 1.0]
@@ -113,8 +113,8 @@ class MachineChange:
         if not is_of_runs or self.bandwidth_factor == 1.0:
             return []
         return [
-            f"a message's {readable_s(cluster.intra.latency_s)} taken as bytes over bandwidth, wholly: the most that "
-            "bandwidth can bring"
+            f"the whole {readable_s(cluster.intra.latency_s)} of a message is taken as bytes over bandwidth, so the "
+            "change is an upper limit"
         ]
 
     def _changed(self, link: Link, is_of_runs: bool) -> Link:
@@ -132,7 +132,9 @@ class MachineChange:
 
 def _require_device(name: str, device: object, cluster: Cluster) -> None:
     if require_at_least(name, device, 0) >= len(cluster.devices):
-        raise ArgumentError(f"{name}: got device {device}, expected 0 to {len(cluster.devices) - 1}; try another")
+        raise ArgumentError(
+            f"{name}: got device {device}, expected 0 to {len(cluster.devices) - 1}; try another device"
+        )
 
 
 _ROUNDING = 1e-6
@@ -208,13 +210,13 @@ def _slow(speeds: Iterable[DeviceSpeed]) -> tuple[Mapping[int, float], ...]:
 def _words(speeds: Sequence[DeviceSpeed], slowness: Slowness | None, *, is_open: bool) -> str:
     took = "; ".join(map(_took, speeds))
     if is_open:
-        return f"{took}. The run does not tell whether layers or devices are slow: --slowness layers or device says it"
+        return f"{took}. The run does not show whether layers or devices are slow: set --slowness layers or device"
     if slowness is not None:
         return f"{took}: slow {'layers' if slowness == 'layers' else 'devices'}, as given"
     devices = [f"device {speed.device}" for speed in speeds if speed.cause == "device"]
     if devices:
-        return f"{took}: {' and '.join(devices)} slow, as other stages of it, other devices or other runs show"
-    return f"{took}: layers slow, as other stages of its device, or other devices, show"
+        return f"{took}: {' and '.join(devices)} slow, by comparison with its other stages, other devices or other runs"
+    return f"{took}: layers slow, by comparison with other stages of its device, or other devices"
 
 
 def _took(speed: DeviceSpeed) -> str:
@@ -229,11 +231,13 @@ def _require_slow(speeds: Sequence[DeviceSpeed], healed: Collection[int]) -> Non
     factors = {speed.device: speed.factor for speed in speeds}
     for device in healed:
         if device not in factors:
-            raise ArgumentError(f"heal: got device {device}, expected one of the run, 0 to {max(factors)}; try another")
+            raise ArgumentError(
+                f"heal: got device {device}, expected a device of the run, 0 to {max(factors)}; try another"
+            )
         if factors[device] <= 1.0 + _ROUNDING:
             slowest = max(factors, key=factors.__getitem__)
             is_any = factors[slowest] > 1.0 + _ROUNDING
             raise ArgumentError(
                 f"heal: got device {device}, which takes {factors[device]:.3g} times as long as its peers, expected "
-                f"one that takes longer; {f'try {slowest}' if is_any else 'none does, leave it out'}"
+                f"a slower one; {f'try {slowest}' if is_any else 'leave it out, as no device is slower'}"
             )

@@ -74,7 +74,7 @@ def what_if(asked: WhatIfQuestion) -> WhatIf:
     cut = asked.partition
     assert cut is None or isinstance(cut, str), "it is a text by now"
     if after == before and not asked.changes_machines and cut is None:
-        raise ArgumentError("schedule: got nothing that changes, expected something; try `schedule=zbv`")
+        raise ArgumentError("schedule: got no change of the run, expected at least one; try `schedule=zbv`")
     known = profiled_stages(before, asked.profile, asked, asked.output_bytes)
     seconds = None if asked.profile is None else [cost.both_s for cost in known or ()]
     speeds = device_speeds(runs[0], warmup=asked.warmup, expected_s=seconds)
@@ -83,7 +83,7 @@ def what_if(asked: WhatIfQuestion) -> WhatIf:
     num_devices = 1 + max((*before.rank_to_device, *after.rank_to_device))
     machines = None
     if asked.cluster is not None:
-        machines = read_cluster_argument(asked.cluster, num_devices, "the run and what is asked")
+        machines = read_cluster_argument(asked.cluster, num_devices, "the run and the changed run")
     layers = _layers(before, asked, cut)
     question = Question(asked, runs, before, after, machines, known, layers, readings.likely)
     _require_bytes(question)
@@ -153,8 +153,8 @@ def name_of_run(lists: Schedule) -> str:
         if list(map(_computations, built.ops)) == list(map(_computations, lists.ops)):
             return entry.name
     raise ArgumentError(
-        f"schedule: got none, and the lists of the run ({lists.name}) are not those that the catalogue makes, expected "
-        "it with other counts; try `schedule=1f1b`"
+        f"schedule: got other counts without a schedule, expected both, as the lists of the run ({lists.name}) are not "
+        "from the catalogue; try `schedule=1f1b`"
     )
 
 
@@ -201,7 +201,7 @@ def _asked_lists(lists: Schedule, asked: WhatIfQuestion) -> Schedule:
         require_choice("recompute_when", asked.recompute_when, get_args(RecomputeWhen))
         if asked.recompute is None:
             raise ArgumentError(
-                f"recompute_when: got {asked.recompute_when} without `recompute`, expected stages; try `recompute=all`"
+                f"recompute_when: got {asked.recompute_when} without `recompute`, expected both; try `recompute=all`"
             )
     when = asked.recompute_when or recompute_when_of(lists)
     return after if asked.recompute is None else recomputed(after, _stages_of(asked.recompute), when)
@@ -222,7 +222,9 @@ def _stages_of(recompute: Literal["all"] | Sequence[int]) -> Sequence[int] | Non
 def _layers(lists: Schedule, asked: WhatIfQuestion, partition: str | None) -> LayersOfRuns | None:
     if asked.profile is None:
         if partition is not None:
-            raise ArgumentError(f"partition: got {partition} without `profile`, expected both; add it, or leave it out")
+            raise ArgumentError(
+                f"partition: got {partition} without `profile`, expected both; add `profile`, or leave `partition` out"
+            )
         return None
     return LayersOfRuns(*cut_of_runs(lists, asked.profile, asked), partition)
 
@@ -240,6 +242,6 @@ def _require_bytes(question: Question) -> None:
     if not knows_bytes and (has_bandwidth or is_wider):
         name = "link" if has_bandwidth else "bandwidth_factor"
         raise ArgumentError(
-            f"{name}: got a bandwidth, expected the bytes of messages too, which a Timeline does not have; "
-            "give `profile` or `output_bytes`"
+            f"{name}: got a bandwidth, expected the bytes of messages too, which a Timeline lacks; give `profile` or "
+            "`output_bytes`"
         )

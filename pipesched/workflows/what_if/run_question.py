@@ -210,24 +210,27 @@ class Question:
             lines.append(f"{after.num_microbatches} micro-batches, each of as many samples as in the run")
         if not recut and after.num_stages > before.num_stages:
             parts = after.num_stages // before.num_stages
-            lines.append(f"each stage of the run taken as {parts} equal ones; a profile would cut its layers")
+            lines.append(
+                f"each stage of the run is split into {parts} equal stages; give a profile to cut its layers instead"
+            )
         if self._splits and not {"I", "W"} <= seen and phases & {Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}:
             share = self.asked.input_share
             lines.append(
-                f"I taken as {share:.3g} of B, W as {1 - share:.3g} (of stage 0: W as all of it), and both together "
-                "as long as B, though a split often costs more, as only B was run; a profile, or a run with I and W, "
-                "would say it"
+                f"I is taken as {share:.3g} of B, and W as {1 - share:.3g} (on stage 0 as the whole B), because the "
+                "run has only B; a split backward often takes longer than B: give a profile, or a run with I and W"
             )
         if Phase.BACKWARD in phases and "B" not in seen and not recut:
-            lines.append("B taken as I and W, one after the other, as no B was seen by itself")
+            lines.append("B is taken as I plus W, because the run has no B alone")
         if Phase.RECOMPUTE in phases and ("R" not in seen or recut):
-            lines.append("R taken as long as F")
+            lines.append("R is taken to be as long as F")
         if Step in ops and "Step" not in seen:
-            lines.append(f"steps take {'what the profile says' if self.layers else 'no time'}: none was seen")
+            lines.append(
+                f"steps take {'the seconds of the profile' if self.layers else 'no time'}, because the run has no Step"
+            )
         if Reduce in ops and not self.known:
-            lines.append("all-reduces take no time: no profile says their bytes")
+            lines.append("all-reduces take no time: their bytes are unknown without a profile")
         if self.machines is None and costs.message is None:
-            lines.append("messages take no time: no rank was seen waiting for one")
+            lines.append("messages take no time: no rank of the run waited for one")
         return [*lines, *self.asked.notes(self._machines(costs), is_of_runs=self.machines is None)]
 
     def _of_other_model(self) -> list[str]:
@@ -240,8 +243,8 @@ class Question:
             return []
         often = " to ".join(dict.fromkeys(f"{factor:.3g}" for factor in (min(factors), max(factors))))
         return [
-            "the profile is one of the run's model, which a Timeline does not name, though stages took "
-            f"{often} times what the profile says"
+            f"the profile is assumed to be of the run's model, which a Timeline does not name; stages took {often} "
+            "times the seconds of the profile"
         ]
 
     def _costs_of(self, samples: RunSamples) -> RunCosts:

@@ -127,7 +127,7 @@ def test_all_steps_since_the_last_average_are_one_update():
 
 def test_an_average_without_a_step_is_refused_with_its_op():
     rows = [[forward(0, n), backward(0, n), Average(0)] for n in range(2)]
-    with pytest.raises(ExecutionError, match=r"rank 0 failed at 0AVERAGE: stage 0 has not stepped since .*; give it"):
+    with pytest.raises(ExecutionError, match=r"rank 0 failed at 0AVERAGE: stage 0 has not stepped since .*; add one"):
         Local(make_schedule("pipelines", 1, 2, rows, (0, 0))).run()
 
 

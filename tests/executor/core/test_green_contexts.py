@@ -95,7 +95,7 @@ def test_a_driver_without_them_is_refused():
 
 
 def test_a_machine_without_the_bindings_is_told_what_to_install():
-    with pytest.raises(ExecutionError, match="cuda-bindings; install it"):
+    with pytest.raises(ExecutionError, match="cuda-bindings; install the package"):
         green_pointers(0, 2, lambda name: import_module("no_such_module"))
 
 

@@ -197,7 +197,7 @@ def test_a_stage_that_changes_its_input_in_place_cannot_be_run_again(first):
     stage = begun(nn.Tanh, relu, LINEAR, recomputed=[0], first=first)
     stage.compute(forward(1, 0), X.clone(), None)  # not its input: fine
     spoiling = begun(relu, LINEAR, recomputed=[0], first=first)
-    with pytest.raises(ExecutionError, match="changed its input in place, which R needs"):
+    with pytest.raises(ExecutionError, match="changed its input in place, but R needs the original input"):
         spoiling.compute(forward(1, 0), X.clone(), None)
 
 
@@ -224,8 +224,8 @@ def test_a_stage_that_gives_something_else_than_tensors_is_refused(wrap, got):
     with pytest.raises(ExecutionError) as raised:
         begun(LINEAR, partial(Giving, wrap)).compute(forward(0, 0), X, None)
     assert str(raised.value) == (
-        f"0F0: the stage returned {got}, expected a tensor, or a tuple of tensors and None; let its last layer return "
-        "one"
+        f"0F0: the stage returned {got}, expected a tensor, or a tuple of tensors and None; change the output of its "
+        "last layer"
     )
 
 

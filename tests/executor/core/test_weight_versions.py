@@ -166,14 +166,16 @@ def test_looking_ahead_needs_a_rule_and_the_newest_version():
         with weights.forward(op(before)):
             pass
     step(weights, module)
-    with pytest.raises(ExecutionError, match="looks ahead, but no prediction was prepared"):
+    with pytest.raises(ExecutionError, match="got an op that looks ahead without a prediction"):
         weights.forward(op("F1@1+1")).__enter__()
     _, weights = trained_ahead("F1@1 B1@1 step F2@1+1 B2@2")
     for after in ("F1@1", "B1@1"):
         with weights.forward(op(after)):
             pass
     weights.step(None)
-    with pytest.raises(ExecutionError, match="predicted from version 1, but only the newest one can be, version 2"):
+    with pytest.raises(
+        ExecutionError, match="got a prediction from version 1, expected one from the newest version, 2"
+    ):
         weights.forward(op("F2@1+1")).__enter__()
 
 
@@ -201,7 +203,7 @@ def test_a_version_that_is_not_there_is_named():
     with pytest.raises(ScheduleError, match="F0@2 after 1 steps of stage 0: version 2 is not made yet"):
         versioned(module, "step F0@2")
     alone = Weights(module)
-    with pytest.raises(ExecutionError, match="0F0@2: version 2 of the weights is not there; the stage holds 0"):
+    with pytest.raises(ExecutionError, match="0F0@2: version 2 of the weights is missing; the stage has only 0"):
         alone.forward(op("F0@2"))
 
 

@@ -103,7 +103,7 @@ def test_one_rank_of_a_gpu_measures_its_speed():
         ),
         ("four ranks in turn on three GPUs", "got processes 0 and 3 on one GPU of a, which has 3 for 4 ranks"),
         ("ranks of one device", "backend nccl: got processes 0 and 1 on one GPU of a, which has 4 for 4 ranks"),
-        ("a process without NCCL", "got a PyTorch without NCCL in process 1; try backend gloo"),
+        ("a process without NCCL", "got a PyTorch without NCCL in process 1, expected one with NCCL; try backend gloo"),
     ],
 )
 def test_nccl_is_refused_where_ranks_share_a_gpu_or_one_has_none(case, told):

@@ -78,7 +78,7 @@ def test_on_cpus_nobody_is_asked_and_nccl_is_refused():
     near = Neighbours(0, 0, [0, 1], 0, 2)
     place = placed("cpu", "auto", near, None)
     assert (place.device, place.backend, place.is_busy) == (torch.device("cpu"), "gloo", True)
-    with pytest.raises(ExecutionError, match="backend nccl needs device cuda; use gloo on CPUs"):
+    with pytest.raises(ExecutionError, match="backend: got nccl without device cuda, expected both; use gloo on CPUs"):
         placed("cpu", "nccl", near, None)
 
 

@@ -138,8 +138,9 @@ def test_where_rank_0_is_silent_the_next_rank_is_the_judge(store, tmp_path, cloc
     assert all(process.look() for process in processes[2:])
     assert not processes[1].look()
     error = capsys.readouterr().err
-    told = "executor: rank 0 failed at 0F1 (micro-batch 1): nothing has been heard of its process for 3.1 s: it is "
-    assert error.startswith(f"{told}stopped, hangs or is cut off; rank 1 at 1F1 has waited 3.1 s for rank 0; where")
+    told = "executor: rank 0 failed at 0F1 (micro-batch 1): nothing has been heard of its process for 3.1 s: "
+    wait = "rank 1 at 1F1 has waited 3.1 s for rank 0; if"
+    assert error.startswith(f"{told}the process is stopped, hangs or is cut off; {wait}")
     assert "0     0F1  3.1 s  -          -      silent" in Path(error.split()[-1]).read_text()
 
 
@@ -154,7 +155,7 @@ def test_a_process_that_is_killed_is_named_by_its_sibling_at_once(is_met, store,
     with bell, ring, killed.child, pytest.raises(Left):
         watching.watch.watch(bell)
     how = "at 1F3 (micro-batch 3): the process was killed by signal 9"
-    late = "before its first op: its process ended before its list did"
+    late = "before its first op: its process ended before the end of its op list"
     assert capsys.readouterr().err == f"executor: rank 1 failed {how if is_met else late}\n"
     assert watching.codes == [3]
 
@@ -223,7 +224,7 @@ def test_before_the_job_is_read_processes_are_named(store, tmp_path, clock, caps
     assert process.look()
     clock(0.6)
     assert not process.look()
-    said = "process 1 failed before it had read its job: torchrun's agent has ended it by SIGINT"
+    said = "process 1 failed before reading its job: torchrun's agent has ended it by SIGINT"
     assert capsys.readouterr().err == f"executor: {said}\n"
 
 

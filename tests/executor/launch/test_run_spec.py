@@ -82,7 +82,7 @@ def test_an_optimizer_is_refused_where_its_epsilon_is_zero_in_the_dtype(optimize
         assert job_from_json(text, "job.json").dtype == dtype
         assert RunSpec(**trained, optimizer=optimizer, dtype=dtype).dtype == dtype
     else:
-        assert f"dtype: got float16 with {optimizer}, whose epsilon of 1e-08 is 0 in it" in refused(text)
+        assert f"dtype: got float16 with {optimizer}, whose epsilon of 1e-08 is 0 in float16" in refused(text)
         with pytest.raises(ExecutionError, match=f"dtype: got float16 with {optimizer}, whose epsilon"):
             RunSpec(**trained, optimizer=optimizer, dtype=dtype)
 
@@ -113,7 +113,7 @@ def test_stages_that_leave_layers_out_or_share_them_are_refused(bounds, stage, b
         RunSpec(job=Measure(schedule="{}"), model="mlp", bounds=bounds)
     message = str(raised.value)
     assert message.startswith("bounds: got layers ")
-    assert f" on stage {stage}, expected layers {begin} to a larger number; give every layer to one stage" in message
+    assert f" on stage {stage}, expected layers {begin} to a larger number; give each layer to one stage" in message
 
 
 EMULATED = RunSpec(job=Measure(schedule="{}", emulate=COSTS))
@@ -171,5 +171,5 @@ def test_a_job_checks_its_values_when_made():
 
 
 def test_machines_are_emulated_with_the_costs_only():
-    with pytest.raises(ExecutionError, match="cluster: got one without emulate, expected none"):
+    with pytest.raises(ExecutionError, match="cluster: got a cluster without costs to emulate"):
         job(build("gpipe", 2, 3), cluster="{}")

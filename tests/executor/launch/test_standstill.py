@@ -32,7 +32,7 @@ def test_the_rank_at_which_all_waits_end_is_named_first_and_then_who_waits_for_i
     assert told(*CHAIN) == (
         "rank 2 failed at 2F5 (micro-batch 5): it has stood still for 3.0 s; "
         "rank 1 at 1F5 has waited 2.8 s for rank 2, rank 3 at 3F5 has waited 2.0 s for rank 2, "
-        "rank 0 at 0F5 has waited 2.5 s for rank 1; where an op takes that long, try a longer timeout"
+        "rank 0 at 0F5 has waited 2.5 s for rank 1; if an op takes this long, try a longer timeout"
     )
 
 
@@ -47,7 +47,7 @@ def test_a_rank_that_is_stopped_waits_for_nobody_whatever_it_says(whom):
 def test_a_rank_that_left_before_the_end_is_named_with_how():
     message = told(*CHAIN[:2], state(2, ending="the process ended with exit code 0"), CHAIN[3])
     assert message.startswith(
-        "rank 2 failed at 2F5 (micro-batch 5): the process ended with exit code 0 before its list"
+        "rank 2 failed at 2F5 (micro-batch 5): the process ended with exit code 0 before the end of its op list"
     )
 
 
@@ -100,7 +100,7 @@ def test_of_many_that_wait_some_are_told():
     assert message.startswith("rank 0 failed")
     assert "rank 8 at 8F5" in message
     assert "rank 9 at" not in message
-    assert "and 55 more; where" in message
+    assert "and 55 more; if" in message
 
 
 def test_the_table_has_a_line_for_each_rank():
@@ -121,7 +121,7 @@ def test_where_a_message_was_sent_and_has_not_come_the_link_is_named(monkeypatch
     assert lost == {1: Message(Payload.ACTIVATION, 0, 2)}
     assert str(standstill(states, lost)) == (
         "rank 1 failed at 1F2 (micro-batch 2): it has waited 2.5 s for the activation 2 of stage 0, which rank 0 has "
-        "sent: the link between them does not deliver, or not in time; rank 0 at 0B3 has waited 2.0 s for rank 1"
+        "sent: the link between them does not deliver in time; rank 0 at 0B3 has waited 2.0 s for rank 1"
     )
     place = ops[0].index(Send(lost[1], 1))
     not_sent = {**states, 0: states[0]._replace(place=place, text=str(ops[0][place]), whom=NOBODY)}

@@ -52,7 +52,7 @@ WRONG = [
     ),
     (
         replace(GPIPE, lists=((*GPIPE.ops[0], Step(1)), GPIPE.ops[1])),
-        "rank 0 failed at 1STEP: stage 1 is not on this rank, which holds 0",
+        r"rank 0 failed at 1STEP: got an op of stage 1, expected a stage of this rank \(0\)",
     ),
     (
         make_schedule("no forward", 1, 1, [[backward(0, 0), forward(0, 0)]]),
@@ -60,7 +60,7 @@ WRONG = [
     ),
     (
         make_schedule("own", 1, 1, [[Compute(Phase.FORWARD, 0, 0, lookahead=1), backward(0, 0)]]),
-        "schedule own: got ops that look ahead, .*name a prediction, one of",
+        "schedule own: got ops that look ahead, .*set `prediction` to one of",
     ),
 ]  # fmt: skip
 

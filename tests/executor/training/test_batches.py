@@ -52,7 +52,7 @@ def test_it_is_as_long_as_the_run():
 
 
 def test_samples_that_cannot_be_cut_are_refused():
-    with pytest.raises(ExecutionError, match="got 10 samples for 4 micro-batches, expected a multiple; try 8"):
+    with pytest.raises(ExecutionError, match="got 10 samples for 4 micro-batches, expected a multiple of 4; try 8"):
         feeds(10, 4, 1)
 
 

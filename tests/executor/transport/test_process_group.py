@@ -71,7 +71,7 @@ def transport():
 
 
 def test_taking_what_was_never_posted_is_an_error():
-    with pytest.raises(ExecutionError, match="no Recv was posted"):
+    with pytest.raises(ExecutionError, match="got no posted Recv"):
         transport().take(Message(Payload.GRADIENT, 1, 0))
 
 
@@ -211,8 +211,8 @@ def test_a_tuple_that_has_changed_is_not_sent(value, got):
     with pytest.raises(ExecutionError) as raised:
         ends.send(Send(Message(Payload.ACTIVATION, 0, 0), 1), value)
     assert str(raised.value) == (
-        f"0SEND_F0: got {got}, expected torch.float32, (2, 3); torch.int64, (5,), as the stage gave it before the run; "
-        "its shape must not change"
+        f"0SEND_F0: got {got}, expected torch.float32, (2, 3); torch.int64, (5,), the shape before the run; keep the "
+        "shape of each output constant"
     )
 
 

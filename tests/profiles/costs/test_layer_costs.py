@@ -113,7 +113,7 @@ def test_layers_keep_the_names_that_a_table_gives_them(tmp_path):
 @pytest.mark.parametrize(
     ("layer", "overlap", "message"),
     [
-        (StageCost(1.0), 0.0, "layer 0: got no backward, expected backward_s, or its halves"),
+        (StageCost(1.0), 0.0, "layer 0: got no backward, expected backward_s, or its two halves"),
         (StageCost(1.0, 2.0), 0.5, "got overlap 0.5, expected none"),
         (StageCost(1.0, 2.0, recompute_s=0.5), 0.0, "layer 0: got recompute_s 0.5, expected 1, as a profile"),
         (StageCost(1.0, 2.0, saved_bytes=8, saved_for_weight_bytes=2), 0.0, "got saved_for_weight_bytes 2, expected 8"),

@@ -94,7 +94,7 @@ def test_a_split_stage_hands_on_what_it_hands_on_whole():
 
 
 def test_stages_that_do_not_divide_are_refused():
-    with pytest.raises(ProfileError, match="of 3 stages, expected 2 as in the runs, a divisor or a multiple"):
+    with pytest.raises(ProfileError, match="of 3 stages, expected 2 as in the runs, or a divisor or a multiple"):
         replace(runs(WORK, WORK), splits_stages=True).stage_costs(build("gpipe", 3, 2))
 
 

@@ -124,7 +124,9 @@ def test_where_nothing_waits_nothing_is_known_between_ops():
 
 
 def test_a_prediction_is_refused():
-    with pytest.raises(ProfileError, match=r"^mine\.json: got a Timeline that was predicted, expected a measured one"):
+    with pytest.raises(
+        ProfileError, match=r"^mine\.json: got a Timeline that was predicted, expected a measured Timeline"
+    ):
         samples_of([play(build("gpipe", 2, 2))], ["mine.json"])
 
 

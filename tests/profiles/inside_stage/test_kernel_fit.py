@@ -85,7 +85,11 @@ def test_a_product_faster_than_the_sheet_says_raises_the_share_of_the_peak():
     ("kernels", "gpu", "message"),
     [
         (kernels_of(A100)[:7], A100, "kernels: got 7 products of matrices, expected at least 8; measure more"),
-        (kernels_of(A100), replace(A100, kernels=None), "gpu a100: got no kernels, expected a curve to start from"),
+        (
+            kernels_of(A100),
+            replace(A100, kernels=None),
+            "gpu a100: got no field kernels, expected the name of a curve to start from",
+        ),
         (
             kernels_of(A100, lambda _: 0.2),
             A100,

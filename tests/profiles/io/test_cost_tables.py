@@ -75,7 +75,7 @@ def test_bytes_may_have_a_unit(load):
         ("stage,forward_s,backward_s,overlap\n0,1,1,1.5\n", "got '1.5', expected a share from 0 to 1"),
         (
             "stage,forward_s,backward_s,overlap\n0,1,1,0\n1,1,1,0.5\n",
-            "row 3, column overlap: got 0.5, expected 0 as above",
+            "row 3, column overlap: got 0.5, expected 0 as in the rows above",
         ),
         ('stage,forward_s,backward_s\n0,"1,1\n', "check the quotes"),
         ("stage;forward_s;backward_s\n0;1,5;2\n", "row 1: got ';' between columns, expected ','"),
@@ -107,8 +107,8 @@ def test_a_fault_is_told_with_file_row_and_column(load, text, message):
         ("f,b,utilisation\n1,1,1\n", "row 1: got column 'utilisation'"),
         ("layer,f,b\n0,1,1\n2,1,1\n1,1,1\n", "row 4, column layer: got 1 after 2, expected rising numbers"),
         ("layer,b\nembed,1\n", "got no column forward_s"),
-        ("f,b,overlap\n1,1,0\n1,1,1\n", "row 3, column overlap: got 1, expected 0 as above"),
-        ("f,b\n" + "1,2\n" * 2001, "got 2001 layers, expected at most 2000; add up neighbours"),
+        ("f,b,overlap\n1,1,0\n1,1,1\n", "row 3, column overlap: got 1, expected 0 as in the rows above"),
+        ("f,b\n" + "1,2\n" * 2001, "got 2001 layers, expected at most 2000; merge neighbouring layers"),
     ],
 )
 def test_a_fault_of_a_table_of_layers_is_told_with_file_row_and_column(load, text, message):

@@ -82,7 +82,7 @@ def test_its_run_takes_the_batch_in_micro_batches_of_all_copies(plan):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"partition": (8,)}, "partition: got 1 stages, expected the 2 of 1f1bx2"),
+        ({"partition": (8,)}, "partition: got 1 stages, expected 2, the stages of 1f1bx2"),
         ({"batch_size": 8}, "batch_size: got 8 samples, expected 8 micro-batches of 2"),
     ],
 )

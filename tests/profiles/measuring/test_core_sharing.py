@@ -69,5 +69,7 @@ def test_processes_share_one_core_and_afterwards_have_all_of_them_again():
 
 def test_where_processes_are_bound_to_no_core_it_is_refused(monkeypatch):
     monkeypatch.setattr(core_sharing, "can_bind", lambda: False)
-    with pytest.raises(ProfileError, match="got 2 processes on a system that binds none to a core, expected Linux"):
+    with pytest.raises(
+        ProfileError, match="got 2 processes on a system that cannot bind processes to cores, expected Linux"
+    ):
         measure_sharing(resolve_model(MLP), ProfilerSettings(microbatch_sizes=(1,)), 2)

@@ -187,7 +187,7 @@ class Tiring(nn.Linear):
         (
             partial(nn.LSTM, 4, 4),
             nn.functional.mse_loss,
-            "got tuple, expected it to return a tensor or a tuple of tensors; pack or split it",
+            "got tuple, expected a tensor or a tuple of tensors as the output; pack or split the output",
         ),
         (
             partial(nn.Linear, 4, 4),

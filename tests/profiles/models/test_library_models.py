@@ -65,7 +65,7 @@ def test_a_configuration_file_may_name_the_class(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("hf:gtp2", "got model_type 'gtp2', did you mean gpt2? expected one of transformers; try hf:gpt2"),
+        ("hf:gtp2", "got model_type 'gtp2', did you mean gpt2? expected a model_type of transformers; try hf:gpt2"),
         ("hf:gpt2:n_layers=3", "got an unknown argument 'n_layers', did you mean n_layer? expected context, image"),
         ("hf:gpt2:n_layer=many", "n_layer"),
         ("hf:gpt2:n_embd=65", "its class: got ValueError"),

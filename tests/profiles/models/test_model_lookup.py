@@ -198,5 +198,5 @@ def test_a_module_that_its_file_makes_is_copied():
 @pytest.mark.usefixtures("users")
 def test_a_factory_that_keeps_its_module_is_refused():
     model = resolve_model("users_models:keeper")
-    with pytest.raises(ProfileError, match="got a factory that keeps its module or makes it on the meta device"):
+    with pytest.raises(ProfileError, match="got a factory that reuses its module or builds it on the meta device"):
         build_layers(model, 0, 3, seed=0)

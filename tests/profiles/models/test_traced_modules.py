@@ -330,9 +330,9 @@ def line_of(text):
         ),
         (Marked(), "first", "cuts: got 'first', expected a list of names of named_modules(); try ['first']"),
         (uncopyable(), (), "got TypeError (cannot pickle 'generator' object) in copy.deepcopy of the module, expected"),
-        (lambda: 3, (), "got int from its function, expected an nn.Module; return it"),
+        (lambda: 3, (), "got int from its function, expected an nn.Module; return a module"),
         (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)), (), "got RuntimeError (a and b must have same reduction dim"),
-        (nn.Sequential(nn.ModuleDict({"x": nn.Linear(4, 4)})), (), "in forward, expected it to run with the example"),
+        (nn.Sequential(nn.ModuleDict({"x": nn.Linear(4, 4)})), (), "in forward, expected a result for the example"),
     ],
 )
 def test_errors_have_one_line(module, cuts, message, capfd):
@@ -365,7 +365,7 @@ def test_an_error_in_a_traced_layer_names_the_line_of_the_user():
     assert users_lines(caught.value)[1:] == [place]
     with pytest.raises(pipesched.ProfileError) as told:
         profile_model(model, ProfilerSettings(microbatch_sizes=(3,), repeats=1, warmup=1))
-    assert f"(index out of range in self) at {place[0]}:{place[1]} in forward, expected it to run" in str(told.value)
+    assert f"(index out of range in self) at {place[0]}:{place[1]} in forward, expected a result" in str(told.value)
 
 
 def test_a_branch_inside_torch_is_named():

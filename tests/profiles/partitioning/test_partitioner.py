@@ -199,12 +199,12 @@ def test_more_stages_than_layers_are_refused_with_the_nearest_number():
 def test_speeds_must_be_one_above_0_for_each_stage():
     assert balanced_partition([1.0, 1.0, 1.0], 2, [1.0, 2.0]) == ((0, 1), (1, 3))
     for speeds in ([1.0], [1.0, 0.0], [1.0, float("nan")]):
-        with pytest.raises(ProfileError, match="one above 0 for each stage"):
+        with pytest.raises(ProfileError, match="speeds above 0, one per stage"):
             balanced_partition([1.0, 1.0], 2, speeds)
 
 
 def test_a_partition_without_a_possible_stage_is_refused():
-    with pytest.raises(ProfileError, match="got no way to cut 3 layers into 2 stages"):
+    with pytest.raises(ProfileError, match="got no cut of 3 layers into 2 stages"):
         cheapest_partition(lambda stage, first, last: float("inf"), 3, 2)
 
 

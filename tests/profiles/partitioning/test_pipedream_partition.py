@@ -126,7 +126,7 @@ def test_the_plan_is_as_fast_as_the_best_of_all_plans(block, is_plain):
         best_s = min((seconds for seconds, stages in every if fits(case, stages)), default=math.inf)
         if math.isinf(best_s):
             least = min((max(holds(case, stages)) for _, stages in every), default=None)
-            said = "straight pipeline" if least is None else f"expected {least} on each"
+            said = "straight pipeline" if least is None else f"expected {least} bytes on each"
             with pytest.raises(ProfileError, match=said):
                 case.solve()
             continue

@@ -38,7 +38,10 @@ def test_work_that_cannot_be_sent_is_raised_here():
 
 @pytest.mark.parametrize(("end", "said"), [(os._exit, "exit code 9"), (signal.raise_signal, "signal 9")])
 def test_a_worker_that_ends_is_named_in_one_line(end, said):
-    with worker_pool(1, end) as pool, pytest.raises(WorkerLostError, match=f"^workers: got {said} of one, expected"):
+    with (
+        worker_pool(1, end) as pool,
+        pytest.raises(WorkerLostError, match=f"^workers: got {said} of a worker process, expected"),
+    ):
         pool.submit([9]).result()
     assert active_children() == []
 

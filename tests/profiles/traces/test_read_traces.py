@@ -172,7 +172,7 @@ def test_clocks_that_are_not_one_are_not_taken_as_such(tmp_path, early_s):
     paths = two_ranks(tmp_path, base_ns=BASE_NS - round(early_s * 1e9))
     with pytest.raises(
         ProfileError,
-        match=r"rank[01]\.json: rank [01]: got a message [\d.,]+ s before rank [01] sent it \(.*; try it with",
+        match=r"rank[01]\.json: rank [01]: got a message [\d.,]+ s before rank [01] sent it \(.*; try with",
     ):
         read_traces(paths, has_one_clock=True)
 
@@ -190,11 +190,11 @@ def test_named_passes_that_contradict_the_schedule_are_refused_with_the_first_th
     paths = two_ranks(tmp_path, count=3)
     assert read_traces(paths, schedule=pipesched.build("gpipe", 2, 3)).timeline.name == "gpipe"
     with pytest.raises(
-        ProfileError, match=r"rank0\.json: got another pass 'PP:0F2' \(F\), expected 0B0, as the schedule"
+        ProfileError, match=r"rank0\.json: got another pass 'PP:0F2' \(F\), expected 0B0, as in the schedule"
     ):
         read_traces(paths, schedule=pipesched.build("1f1b", 2, 3))
     with pytest.raises(
-        ProfileError, match=r"rank0\.json: got another pass 'PP:0B0' \(B\), expected 0F3, as the schedule"
+        ProfileError, match=r"rank0\.json: got another pass 'PP:0B0' \(B\), expected 0F3, as in the schedule"
     ):
         read_traces(paths, schedule=pipesched.build("gpipe", 2, 5))
 
@@ -206,7 +206,7 @@ def test_passes_that_are_counted_are_as_many_as_the_schedule_has(tmp_path):
     assert read_traces(paths, patterns=patterns).is_counted
     assert not read_traces(two_ranks(tmp_path)).is_counted
     paths = two_ranks(tmp_path, lambda stage, phase, microbatch: f"{'fwd' if phase == 'F' else 'bwd'}", count=3)
-    with pytest.raises(ProfileError, match=r"rank0\.json: got no more passes, expected 0F3, as the schedule has it"):
+    with pytest.raises(ProfileError, match=r"rank0\.json: got no more passes, expected 0F3, as in the schedule"):
         read_traces(paths, patterns=patterns, schedule=pipesched.build("gpipe", 2, 5))
 
 
@@ -292,13 +292,13 @@ def test_the_last_whole_step_is_read_or_the_one_that_is_asked_for(tmp_path):
     assert works(read_traces(files, step=7).timeline, 0)[0] == ("0F0", 0, 57)
     with pytest.raises(ProfileError, match=r"1B0 is missing"):
         read_traces(files, step=9)
-    with pytest.raises(ProfileError, match=r"1\.json: step: got 6, expected a step that it has: 9, 8, 7"):
+    with pytest.raises(ProfileError, match=r"1\.json: step: got 6, expected a step of this trace: 9, 8, 7"):
         read_traces(files, step=6)
 
 
 def test_traces_without_a_step_in_common_are_refused(tmp_path):
     with pytest.raises(
-        ProfileError, match=r"1\.json: got step 8, 7, expected one that all traces have: .*0\.json has 6, 5"
+        ProfileError, match=r"1\.json: got step 8, 7, expected a step that all traces have: .*0\.json has 6, 5"
     ):
         read_traces(several_steps(tmp_path, [(5, 6), (7, 8)]))
 

@@ -113,7 +113,7 @@ def test_ranks_with_other_numbers_of_steps_have_those_in_common_that_ran_at_the_
         ]
         assert figures(read_traces(files, patterns=[pattern]))[1:] == (3, 120, 25)
         assert figures(read_traces(files, patterns=[pattern], step=1))[1:] == (4, 150, 20)
-        with pytest.raises(ProfileError, match=r"1\.json: step: got 0, expected a step that it has: 2, 1"):
+        with pytest.raises(ProfileError, match=r"1\.json: step: got 0, expected a step of this trace: 2, 1"):
             read_traces(files, patterns=[pattern], step=0)
 
 

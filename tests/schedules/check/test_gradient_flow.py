@@ -53,7 +53,7 @@ def test_a_stage_that_never_steps_while_others_do_is_named():
 def test_replicas_that_step_alone_drift_apart():
     ((rank, index, text),) = faults_of(replicas([*pair(0), Step(0)], [*pair(1), Step(0)]), "structure")
     assert (rank, index) == (0, 2)
-    assert text == "0STEP comes without 0REDUCE_GRAD, but the stage is on ranks 0, 1: they would drift apart"
+    assert text == "0STEP comes without 0REDUCE_GRAD, but the stage is on ranks 0, 1, whose weights would drift apart"
 
 
 def test_pipelines_with_optimizers_of_their_own_are_averaged_all_of_them():

@@ -51,7 +51,7 @@ def test_two_receives_in_the_wrong_order_are_named():
 def test_a_message_sent_and_received_twice_is_named():
     """The channel's ends agree; but what has been sent is gone."""
     bad = with_more(gpipe(2, 1), (0, Send(FIRST, 1)), (1, Recv(FIRST, 0)))
-    text = "0SEND_F0 is there again, expected each message to be sent once"
+    text = "0SEND_F0 appears again, expected one Send per message"
     assert faults_of(bad, "matching") == [(0, len(bad.ops[0]) - 1, text)]
     assert faults_of(bad, "progress") == []
 

@@ -17,13 +17,13 @@ INPUTS, WEIGHTS, AGAIN = (
 
 def test_a_forward_given_twice_is_named_with_the_place_of_the_first():
     bad = edited(gpipe(2, 2), 1, lambda row: row.insert(3, forward(1, 0)))
-    assert faults_of(bad, "structure") == [(1, 3, "1F0 is there twice, first at rank 1 op 0")]
+    assert faults_of(bad, "structure") == [(1, 3, "1F0 appears twice, first at rank 1 op 0")]
 
 
 def test_a_backward_on_another_rank_than_its_forward_is_named():
     rows = [[forward(0, 0)], [forward(1, 0), backward(1, 0), backward(0, 0)]]
     bad = make_schedule("x", 2, 1, rows)
-    assert faults_of(bad, "structure") == [(1, 2, "0B0 is here, expected on rank 0 where its forward is")]
+    assert faults_of(bad, "structure") == [(1, 2, "0B0 is on this rank, expected on rank 0, the rank of its forward")]
 
 
 @pytest.mark.parametrize("version", [-1, 2, 7])

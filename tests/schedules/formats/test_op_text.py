@@ -61,7 +61,7 @@ def test_a_message_without_a_peer_reads_as_one_whose_peer_is_not_said():
 
 
 def test_a_message_without_a_peer_is_refused_where_the_peer_must_be_said():
-    with pytest.raises(ScheduleError, match="got '1SEND_F3', expected the peer's rank after it; try 1SEND_F3>0"):
+    with pytest.raises(ScheduleError, match="got '1SEND_F3', expected the rank of the peer at the end; try 1SEND_F3>0"):
         parse_op_with_peer("1SEND_F3")
 
 

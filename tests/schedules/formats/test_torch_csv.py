@@ -104,7 +104,7 @@ def test_the_compute_only_dialect_leaves_out_all_but_computations():
         (COMMS.replace("0SEND_F0", "0SEND_F5"), "row 1, cell 3", "expected micro-batches 0 to 1"),
         (COMMS.replace("0SEND_F1", "0SEND_F0"), "row 1, cell 5", "0SEND_F0 again"),
         (COMMS.replace("0RESHARD", "1RESHARD"), "row 1, cell 11", "expected a stage that rank 0 computes"),
-        (COMMS.replace("0B1,0REDUCE_GRAD", "0REDUCE_GRAD,0B1"), "row 1, cell 9", "expected it after 0B1"),
+        (COMMS.replace("0B1,0REDUCE_GRAD", "0REDUCE_GRAD,0B1"), "row 1, cell 9", "expected a place after 0B1"),
         (COMMS.replace("0REDUCE_GRAD", "0REDUCE_GRAD,0REDUCE_GRAD"), "row 1, cell 11", "0REDUCE_GRAD again"),
         ("0F0,0SEND_F0,1RECV_F0,1F0,1B0,0B0\n", "row 1, cell 2", "both of rank 0"),
         ('0F0,"0B0\n', "line 1", "got no CSV"),
@@ -182,12 +182,12 @@ def test_a_message_to_another_rank_than_its_stage_has_is_refused():
 def test_a_reduce_before_the_last_backward_is_refused():
     schedule = read_csv_text(COMMS, "s.csv")
     row = (Reduce(0), *(op for op in schedule.ops[0] if op != Reduce(0)))
-    with pytest.raises(ScheduleError, match=r"rank 0, op 0: got 0REDUCE_GRAD, expected it after 0B1"):
+    with pytest.raises(ScheduleError, match=r"rank 0, op 0: got 0REDUCE_GRAD, expected a place after 0B1"):
         write_csv_comms(replace(schedule, lists=(row, schedule.ops[1])))
 
 
 def test_the_comms_dialect_of_a_schedule_that_says_no_communication_is_refused():
-    with pytest.raises(ScheduleError, match="try lowering it first"):
+    with pytest.raises(ScheduleError, match="try lowering the schedule first"):
         write_csv_comms(gpipe(2, 2))
     assert write_csv_comms(gpipe(1, 1)).startswith("0F0,0B0")
 
@@ -245,10 +245,10 @@ def test_any_complete_lists_read_back_from_the_comms_dialect_and_their_computati
 @pytest.mark.parametrize(
     ("first", "advice"),
     [
-        ("0F0;0F1;0B0", "try them for the semicolons"),
+        ("0F0;0F1;0B0", "try commas in place of the semicolons"),
         ("0f0,0f1,0b0", "try capital letters"),
-        ("rank0,rank1,rank2", "try it without a header, if it is one; a table of costs is no schedule"),
-        ("stage,fwd_ms,bwd_ms", "try it without a header, if it is one; a table of costs is no schedule"),
+        ("rank0,rank1,rank2", "try without this line if it is a header; a table of costs is no schedule"),
+        ("stage,fwd_ms,bwd_ms", "try without this line if it is a header; a table of costs is no schedule"),
     ],
 )
 def test_a_row_of_another_table_is_told_once(first, advice):

@@ -142,7 +142,7 @@ def test_a_norm_of_a_part_of_the_stages_is_a_fault():
     partial = without_sums(with_step_barrier(build("1f1b", 2, 2)), 1)
     (finding,) = find_faults(partial)
     assert "1REDUCE_NORM is missing before 1STEP" in finding.text
-    with pytest.raises(ScheduleError, match="in a part of the lists, expected it before every Step"):
+    with pytest.raises(ScheduleError, match="lists with sums before some Steps only, expected a sum before every Step"):
         with_step_barrier(partial)
 
 

@@ -82,18 +82,20 @@ def test_lists_with_several_steps_are_repeated_whole():
     run = repeated_run(build("pipedream", 2, 6))
     assert run.microbatches_per_step == 1
     assert run.lists(12).num_microbatches == 12
-    with pytest.raises(ScheduleError, match="got 8 steps, expected a multiple of the 6 of its lists; try 6"):
+    with pytest.raises(ScheduleError, match="got 8 steps, expected a multiple of 6, the steps of its lists; try 6"):
         run.lists(8)
-    with pytest.raises(ScheduleError, match="got 5 steps, expected a multiple of the 6 of its lists; try 6"):
+    with pytest.raises(ScheduleError, match="got 5 steps, expected a multiple of 6, the steps of its lists; try 6"):
         run.lists(5)
 
 
 def test_lists_that_step_unevenly_are_refused():
     ops = build("1f1b", 1, 3).ops[0]
     uneven = (*ops[:2], Step(0), *ops[2:])
-    with pytest.raises(ScheduleError, match="got 0STEP on rank 0 after 1, 2 micro-batches and 0 behind the last"):
+    with pytest.raises(
+        ScheduleError, match="got 0STEP on rank 0 after 1, 2 micro-batches, and 0 micro-batches after the last"
+    ):
         repeated_run(make_schedule("mine", 1, 3, [list(uneven)]))
-    with pytest.raises(ScheduleError, match="after 1 micro-batches and 2 behind the last"):
+    with pytest.raises(ScheduleError, match="after 1 micro-batches, and 2 micro-batches after the last"):
         repeated_run(make_schedule("mine", 1, 3, [list(uneven[:-1])]))
 
 

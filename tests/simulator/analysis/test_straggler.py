@@ -72,7 +72,9 @@ def test_several_ranks_or_stages_have_peers_of_their_own():
     several = Straggler((1, 2), (1, 2), 1.3, 0.5, is_device=True, is_edge=False)
     assert several.sentence.startswith("ranks 1, 2 (stages 1, 2) are 1.3 times slower than their peers; ")
     ends = Straggler((0,), (0, 3), 1.3, 0.5, is_device=False, is_edge=True)
-    assert ends.sentence.startswith("stages 0, 3 take 1.3 times as long as their peers, perhaps for other layers; ")
+    assert ends.sentence.startswith(
+        "stages 0, 3 take 1.3 times as long as their peers, perhaps because its layers differ; "
+    )
 
 
 def test_one_slow_stage_of_several_on_a_device_is_the_straggler():

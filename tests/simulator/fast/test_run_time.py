@@ -86,7 +86,7 @@ def test_the_half_of_hybrid_that_is_known_first_is_not_taken_for_the_whole():
 def test_a_run_that_changes_its_pace_and_is_too_long_is_refused():
     answer = predicted("hybrid", 10**6, uniform(P, 1.0, 2.0))
     assert isinstance(answer, Inexact)
-    assert "expected at most 50000, to be simulated whole" in answer.reason
+    assert "expected at most 50000, for a simulation of all steps" in answer.reason
 
 
 @examples(10)

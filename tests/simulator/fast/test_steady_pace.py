@@ -103,7 +103,7 @@ def test_a_builder_of_ones_own_is_asked_for_a_longer_run(m):
 
 
 @pytest.mark.parametrize(
-    ("name", "m", "reason"), [("pipedream", 3, "without a block of ops"), ("hybrid", 24, "2 parts that repeat")]
+    ("name", "m", "reason"), [("pipedream", 3, "do not repeat one block of ops"), ("hybrid", 24, "2 repeated parts")]
 )
 def test_a_note_says_why_lists_without_a_flush_have_no_steady_time(name, m, reason):
     own = replace(build(name, 4, m), name="own", origin=None)

@@ -176,7 +176,7 @@ def test_a_prediction_that_a_replay_does_not_know_is_refused():
     costs, cluster = StageCosts((stage, stage)), Cluster((Device(), Device()), intra=Link(0.0, 1.0))
     network = NetworkOptions(sends="blocking")
     prediction = simulate_lists(schedule, costs, cluster, network=network)
-    with pytest.raises(SimulationError, match="Sends that block"):
+    with pytest.raises(SimulationError, match="blocking Sends"):
         split_error(run_by_hand(schedule, 0.0, 0.1), prediction, NetworkModel(costs, cluster, network))
 
 

@@ -60,12 +60,14 @@ def test_a_search_that_does_not_end_in_time_is_ended_and_what_it_told_is_kept(kn
 
 def test_a_search_that_ends_by_itself_is_said_to(known, monkeypatch):
     searching(monkeypatch, "raise SystemExit(9)")
-    with pytest.raises(SimulationError, match="search: its process has ended with exit code 9, expected an order"):
+    with pytest.raises(
+        SimulationError, match="search: got a search process that ended with exit code 9, expected an order"
+    ):
         prove_order(*known, seconds=60)
 
 
 def test_a_search_that_loads_for_ever_is_ended(known, monkeypatch):
     monkeypatch.setattr("pipesched.simulator.optimum.order_proof._LOAD_S", 0.5)
     searching(monkeypatch, "import time; time.sleep(10000)")
-    with pytest.raises(SimulationError, match=r"search: OR-tools has not been loaded in 0\.5 s, expected it sooner"):
+    with pytest.raises(SimulationError, match=r"search: OR-tools is not loaded after 0\.5 s, expected a faster start"):
         prove_order(*known, seconds=60)

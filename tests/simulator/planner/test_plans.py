@@ -195,11 +195,11 @@ def test_the_critical_path_of_a_plan_reaches_from_start_to_end():
     ("changes", "said"),
     [
         ({"depths": (64,)}, "got a depth of 64 stages, expected at most the 8 layers of mlp; try 4"),
-        ({"depths": (3,)}, "got depths 3 for 4 devices, expected one that divides them; try 1, 2, 4"),
+        ({"depths": (3,)}, "got depths 3 for 4 devices, expected depths that divide the devices; try 1, 2, 4"),
         ({"cluster": flat(64), "batch_size": 1}, "got 1 samples for 8 layers on 64 devices under gpipe, 1f1b"),
         ({"cluster": flat(64), "batch_size": 1}, "evenly; try a batch of 8, `fewer=True` or other schedules"),
         ({"cluster": flat(100_000), "batch_size": 1}, "got 1 samples for 8 layers on 100000 devices"),
-        ({"batch_size": 3, "depths": (1,)}, "got a batch of 3 samples, expected one that 4 devices can share in"),
+        ({"batch_size": 3, "depths": (1,)}, "got a batch of 3 samples, expected a batch that 4 devices can share in"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(changes, said):

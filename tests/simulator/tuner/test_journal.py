@@ -66,7 +66,7 @@ def test_a_line_cut_short_is_found_anew(tmp_path):
 )
 def test_a_search_of_something_else_is_refused(tmp_path, other):
     setting_journal(tmp_path / "j", problem())
-    with pytest.raises(SimulationError, match="got a search of something else"):
+    with pytest.raises(SimulationError, match="got the journal of another search"):
         setting_journal(tmp_path / "j", other)
 
 
@@ -74,7 +74,7 @@ def test_a_search_of_something_else_is_refused(tmp_path, other):
     ("text", "fault"),
     [
         ("hello\n", "line 1: got no JSON"),
-        ("3\n", "got a search of something else"),
+        ("3\n", "got the journal of another search"),
         ("[" * 100_000 + "\n", "line 1: got no JSON"),
         ("{head}\n{}\n", "line 2: got no outcome of a setting: setting: got nothing, expected this field"),
         ("{head}\n" + "[" * 100_000 + "\n", "line 2: got no outcome"),

@@ -37,7 +37,7 @@ def test_what_does_not_fit_is_rejected_with_device_and_op_and_still_has_its_numb
     ("setting", "why"),
     [
         (tuned("chimera", 3, 4), "chimera"),
-        (tuned("avgpipe", 3, 3, 1, 0), "8 samples in 3 micro-batches, expected equal ones"),
+        (tuned("avgpipe", 3, 3, 1, 0), "8 samples in 3 micro-batches, expected micro-batches of equal size"),
         (tuned("interleaved", 3, 4, num_chunks=3), "got 9 stages for 6 layers"),
     ],
 )

@@ -57,7 +57,7 @@ def test_averaged_pipelines_of_tied_stages_are_refused():
     tied = replace(asked, profile=replace(asked.profile, ties=(LayerTie((0, 5), 4),)))
     assert tied.costs(SETTING.in_pipelines(1, 1)).tied_stages == (0, 2)
     with pytest.raises(
-        ProfileError, match="got tied stages 0, 2, expected one pipeline: averaged pipelines step alone"
+        ProfileError, match="got tied stages 0, 2, expected one pipeline, as each averaged pipeline steps by itself"
     ):
         tied.costs(SETTING)
     within = replace(asked, profile=replace(asked.profile, ties=(LayerTie((0, 1), 4),)), partition="2,2,2")

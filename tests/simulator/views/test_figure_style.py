@@ -42,7 +42,7 @@ def test_every_text_of_a_chart_lies_inside_of_the_picture(style):
         ({"width_in": 0}, "picture: got a width of 0 inches, expected above 0, at most 100"),
         ({"height_in": float("nan")}, "picture: got a height of nan inches"),
         ({"font_size": -1}, "picture: got a font size of -1 points"),
-        ({"font": "No Such Font"}, "picture: got font 'No Such Font', expected an installed one or serif"),
+        ({"font": "No Such Font"}, "picture: got font 'No Such Font', expected an installed font, serif"),
     ],
 )
 def test_a_style_that_cannot_be_is_refused_in_one_line(fields, words):

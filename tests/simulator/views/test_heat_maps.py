@@ -24,9 +24,9 @@ IMPOSSIBLE = Outcome(tuned("avgpipe", 3, 2, 1, 0), reason="got 3 stages for 2 la
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        ([], "got 0 without a time and a memory, expected at least one with both"),
+        ([], "got 0 without a time and a peak memory, expected at least one with both"),
         ([IMPOSSIBLE], "expected at least one with both; of the first: got 3 stages for 2 layers"),
-        ([replace(IMPOSSIBLE, seconds=1.0)], "got 1 without a time and a memory"),
+        ([replace(IMPOSSIBLE, seconds=1.0)], "got 1 without a time and a peak memory"),
         ([replace(IMPOSSIBLE, seconds=math.inf, held_bytes=1)], "got 1 without a time"),
     ],
 )

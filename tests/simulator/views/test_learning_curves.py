@@ -42,9 +42,9 @@ def test_the_ticks_of_steps_are_whole(num_steps):
 @pytest.mark.parametrize(
     ("curve", "words"),
     [
-        (Curve("gpipe", ()), "got none with a step"),
-        (Curve("gpipe", (math.nan, math.inf)), "got no loss that is a finite number, expected at least one; try "),
-        (Curve("gpipe", (math.nan,), has_diverged=True), "got no loss that is a finite number"),
+        (Curve("gpipe", ()), "got no curve with a step"),
+        (Curve("gpipe", (math.nan, math.inf)), "got no finite loss, expected at least one; try "),
+        (Curve("gpipe", (math.nan,), has_diverged=True), "got no finite loss"),
         (Curve("gpipe", (1.0, 2.0), (1.0,)), "gpipe: got 1 times, expected 2, one for each loss"),
     ],
 )

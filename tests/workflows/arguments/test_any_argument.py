@@ -235,9 +235,11 @@ REFUSED = {
     "partition: got 3, expected balanced": bad(pipesched.verify, partition=3),
     "partition: got 0, expected at least 1": bad(setup, costs=GPT, partition=[0, 2]),
     "on_step: got 3, expected a function": bad(pipesched.train, on_step=3),
-    "backend: got it with all ranks in one process, expected `is_distributed": bad(pipesched.train, backend="gloo"),
-    "cluster: got it without `costs` or `profile`": bad(pipesched.train, cluster=FLAT),
-    "limit_bytes: got 1000000000, expected `advance`": bad(pipesched.train, limit_bytes=10**9),
+    "backend: got this setting with all ranks in one process, expected `is_distributed": bad(
+        pipesched.train, backend="gloo"
+    ),
+    "cluster: got a cluster without `costs` or `profile`": bad(pipesched.train, cluster=FLAT),
+    "limit_bytes: got 1000000000 without `advance`": bad(pipesched.train, limit_bytes=10**9),
     "lr: got True, expected a number from 0 to 1e+308": bad(pipesched.train, lr=True),
     "dtype: got 'int32'": bad(pipesched.profile, dtype="int32"),
     "dtype: got 'complex64'": bad(pipesched.profile, dtype="complex64"),
@@ -246,7 +248,7 @@ REFUSED = {
     "/none/there: got no folder": bad(pipesched.tune, resume="/none/there"),
     f"schedule pipedream: got {HUGE} mic": bad(pipesched.versions, num_microbatches=10**30),
     "run: got 5, expected a Timeline, a simulation, a run or a file of a Timeline": bad(pipesched.what_if, run=5),
-    "run: got none, expected at least one": bad(pipesched.what_if, run=[]),
+    "run: got no Timeline, expected at least one": bad(pipesched.what_if, run=[]),
     "runs: got 2.5, expected a Timeline, a simulation, a run or a file": bad(pipesched.costs_from_runs, runs=2.5),
     "second: got 5, expected a Timeline": bad(pipesched.compare_runs, second=5),
     "first: got 3, expected a Timeline": bad(pipesched.compare_runs, first=3, second=4),
@@ -263,9 +265,11 @@ REFUSED = {
     ),
     "schedule: got None, expected a Schedule": bad(pipesched.simulate, schedule=None),
     "schedule: got 7, expected a Schedule": bad(pipesched.simulate, schedule=7),
-    "schedule: got PlanSearch(..), expected a part of it; try": bad(pipesched.simulate, schedule=PLANNED),
-    "schedule: got Simulation(..), expected a part of it; try its ": bad(pipesched.simulate, schedule=SIMULATED),
-    "plan: got PlanSearch(..), expected a part of it; ": bad(pipesched.export_setting, plan=PLANNED),
+    "schedule: got PlanSearch(..), expected a part of this object; try": bad(pipesched.simulate, schedule=PLANNED),
+    "schedule: got Simulation(..), expected a part of this object; try its ": bad(
+        pipesched.simulate, schedule=SIMULATED
+    ),
+    "plan: got PlanSearch(..), expected a part of this object; ": bad(pipesched.export_setting, plan=PLANNED),
     "setup: got None, expected a Setup, or costs": bad(pipesched.simulate, setup=None),
     "setup: got tuple(..), expected a Setup, or costs": bad(pipesched.simulate, setup=(1.0, 2.0)),
     "setup: got ProfileMeasurement(..), expected a part of": bad(pipesched.simulate, setup=ESTIMATE),
@@ -293,7 +297,7 @@ REFUSED = {
     "cluster: intra: bandwidth_bytes_per_s: got 0, expected a number ab": on(pipesched.flat(2, pipesched.Link(0, 0))),
     "cluster: intra: bandwidth_bytes_per_s: got 10": on(pipesched.flat(2, FAST)),
     "cluster: links: got 3, expected a list": on(replace(FLAT, links=3)),
-    "cluster: links: got 2 things, expected (from device, to device": on(replace(FLAT, links=((0, 1),))),
+    "cluster: links: got a tuple of 2 items, expected (from device, to device": on(replace(FLAT, links=((0, 1),))),
     "cluster: links: got 3, expected a Link": on(replace(FLAT, links=((0, 1, 3),))),
     "cluster: nics: got 3, expected a list": on(replace(FLAT, nics=(3,))),
     "num_stages: got '3', expected an integer of at least 1": bad(pipesched.uniform, num_stages="3"),
@@ -316,7 +320,7 @@ REFUSED = {
     "num_microbatches: got 'x', expected an integer": lambda: pipesched.versions("1f1b", **COUNTS).plot("x"),
     "top: got -1, expected at least 1": lambda: TUNED.table(-1),
     "outcome: got Setting(..), expected one of the outcomes": lambda: TUNED.gain(TUNED.chosen.setting),
-    "model own: layer 0: got Linear, expected a function that builds it; try functo": lambda: hand_made(LINEAR, LINEAR),
+    "model own: layer 0: got Linear, expected a function that builds the layer; try": lambda: hand_made(LINEAR, LINEAR),
     "optimizer: got 3, expected one of torch.opt": lambda: Predictor(3, PredictionRule.ZERO),
     "rule: got 'zero', expected one of PredictionRule.MOMENTUM, ": lambda: Predictor(
         torch.optim.SGD(LINEAR.parameters(), 0.1), "zero"

@@ -59,9 +59,11 @@ def test_parameters_and_chunks_go_to_the_builder():
 def test_errors_name_the_argument():
     with pytest.raises(ArgumentError, match=r"^num_microbatches: got none with schedule 1f1b"):
         read_schedule_argument("1f1b", ScheduleCounts(num_ranks=4))
-    with pytest.raises(ArgumentError, match=r"^num_ranks: got 4, expected it beside a schedule's name"):
+    with pytest.raises(ArgumentError, match=r"^num_ranks: got 4 with a schedule that already has its counts"):
         read_schedule_argument(build("1f1b", 2, 4), ScheduleCounts(num_ranks=4))
-    with pytest.raises(ArgumentError, match=r"^partition: got 1,1, expected it only with costs of layers or a profile"):
+    with pytest.raises(
+        ArgumentError, match=r"^partition: got 1,1, expected a partition only with costs of layers or a profile"
+    ):
         costs_of(uniform(2, 1.0, 2.0), build("1f1b", 2, 4), partition="1,1")
     with pytest.raises(ArgumentError, match=r"^costs \(uniform\): got 3 stages, expected 2 for schedule 1f1b"):
         costs_of(uniform(3, 1.0, 2.0), build("1f1b", 2, 4))

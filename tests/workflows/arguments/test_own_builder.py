@@ -121,7 +121,7 @@ BAD = {
     "got 1000000 stages x 3000 micro-batches, expected a product of at most": lambda p, m: [[forward(999_999, 0)], []],
     "got a Schedule of 4 micro-batches, expected 3": lambda p, m: make_schedule("x", 2, 4, [[], []]),
     "got a Schedule whose num_stages or rank_to_device": lambda p, m: make_schedule("x", 2.5, m, [[], []]),
-    "got a function of something else, expected one of (num_ranks, num_microbatches, ...)": lambda p: [],
+    "got a function with other parameters, expected num_ranks and num_microbatches first": lambda p: [],
     "got no depth, expected a value; give it in `parameters`": lambda p, m, depth: [],
     "got no num_chunks, expected a value; give `num_chunks`": lambda p, m, num_chunks: [],
     "got ZeroDivisionError in line": raises,
@@ -187,7 +187,7 @@ def test_a_search_sends_its_name_to_other_processes_and_not_its_code(tmp_path):
     path.write_text(f"{text}  # another")
     arrived = pickle.loads(sent)
     assert (arrived, type(arrived)) == (f"{path}:b", OwnName)
-    with pytest.raises(ScheduleError, match=r"sent.py:b: got another source than when the search began"):
+    with pytest.raises(ScheduleError, match=r"sent.py:b: got a source that has changed since the search began"):
         pipesched.build(arrived, 1, 3)
     path.write_text(text)
     assert pipesched.build(arrived, 1, 3) == pipesched.build(entry.searched_name, 1, 3)

@@ -82,5 +82,5 @@ def test_a_plan_that_compresses_nothing_is_not_compressed(call):
 
 @pytest.mark.parametrize("call", [run, train])
 def test_a_plan_is_of_one_model(call):
-    with pytest.raises(pipesched.ArgumentError, match=f"^model: got mlp:.*, expected {MODEL}, as the plan says"):
+    with pytest.raises(pipesched.ArgumentError, match=f"^model: got mlp:.*, expected {MODEL}, the model of the plan"):
         call(WHOLE, model="mlp:layers=10")

@@ -29,8 +29,8 @@ ZERO_BUBBLE = PipelineSetting(
 MEGATRON = """\
 # Megatron-LM, 8 processes: 2 x 4 ranks of 1f1b
 # The model's first layer is its embedding, the last its output layer, all others are transformer layers.
-# Recomputation keeps the input of every transformer layer, where the setting keeps one input per stage.
-# It runs inside the backward, where the setting recomputes before the gradient has arrived.
+# Recomputation keeps the input of every transformer layer; the setting keeps one input per stage.
+# Recomputation runs inside the backward; the setting recomputes before the gradient has arrived.
 PIPELINE_ARGS=(
     --pipeline-model-parallel-size 4
     --num-layers 10
@@ -132,7 +132,7 @@ def test_bash_sources_what_is_written(tmp_path):
         ({"name": "chimera", "partition": (3, 3, 3, 3)}, "schedule: got chimera, "),
         ({"compression": "half"}, "compression: got half, expected none"),
         ({"recompute": (0, 2)}, "recompute: got stages 0, 2, expected all or none"),
-        ({"partition": (6, 6)}, "partition: got 2 stages, expected the 4 of 1f1b"),
+        ({"partition": (6, 6)}, "partition: got 2 stages, expected 4, the stages of 1f1b"),
         ({"partition": (12, 0, 0, 0)}, "partition: got 0, expected at least 1"),
     ],
 )
@@ -172,7 +172,11 @@ HANAYO = {"name": "hanayo", "partition": (1,) * 16} | WHOLE
         ("megatron", {"sharding": LayerSharding(data=2, zero=2)}, "zero: got 2, expected 0 or 1, as the distributed"),
         ("megatron", {"sharding": LayerSharding(recompute="alternate")}, "recomputed layers: got alternate, expected"),
         ("deepspeed", {"sharding": LayerSharding(data=2, zero=2)}, "zero: got 2, expected 0 or 1, as a PipelineModule"),
-        ("deepspeed", {}, "partition: got 4,2,2,4, expected 3,3,3,3, as DeepSpeed takes no layers of each stage"),
+        (
+            "deepspeed",
+            {},
+            "partition: got 4,2,2,4, expected 3,3,3,3, as DeepSpeed has no setting for the layers of each stage",
+        ),
     ],
 )
 def test_what_one_trainer_cannot_be_told_is_refused(trainer, fields, said):
@@ -255,10 +259,8 @@ def test_megatron_gets_flags_that_its_arguments_allow_together(fields, flags_of_
 def test_software_that_megatron_lacks_is_a_comment():
     sharding = LayerSharding(tensor=2, has_sequence=True, attention="flash_1", keeps_gathered=True, gradient_bytes=6)
     lines = export_setting(changed(sharding=sharding, is_estimated=True, **WHOLE), "megatron").splitlines()
-    assert (
-        "# Assumed by the estimate, and not in Megatron-LM: gradient_bytes=6, attention=flash_1, keeps_gathered=True."
-        in lines
-    )
+    lacking = "gradient_bytes=6, attention=flash_1, keeps_gathered=True."
+    assert f"# The estimate assumes, but Megatron-LM does not have: {lacking}" in lines
     assert "# GPUs older than Blackwell need CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment." in lines
 
 
@@ -271,7 +273,7 @@ def test_deepspeed_sums_bfloat16_gradients_in_float32_under_zero_1():
     assert "comment" not in said
     other = replace(setting, sharding=replace(sharding, gradient_bytes=2, hides_gradients=True))
     said = json.loads(export_setting(other, "deepspeed"))
-    assert said["comment"] == ["Assumed by the estimate, and not in DeepSpeed: hides_gradients=True."]
+    assert said["comment"] == ["The estimate assumes, but DeepSpeed does not have: hides_gradients=True."]
     assert "data_types" not in said["config"]
 
 
@@ -309,7 +311,7 @@ def test_recomputation_of_stages_holds_that_of_attention(trainer, line):
 def test_a_setting_that_recomputes_early_is_told_from_the_trainer_which_does_it_late(trainer):
     late = export_setting(changed(recompute_when="late"), trainer)
     assert set(export_setting(UNEVEN, trainer).splitlines()) - set(late.splitlines()) == {
-        "# It runs inside the backward, where the setting recomputes before the gradient has arrived."
+        "# Recomputation runs inside the backward; the setting recomputes before the gradient has arrived."
     }
 
 

@@ -17,11 +17,11 @@ from tests.workflows.exporting.test_setting_export import UNEVEN, WHOLE, ZERO_BU
 
 TOML = """\
 # torchtitan, 8 processes: 2 x 4 ranks of 1f1b
-# For a --job.config_file of torchtitan 0.2; its [model], [optimizer], sequence and data are yours.
+# Sections of a --job.config_file of torchtitan 0.2; add [model], [optimizer], the sequence length and the data.
 # The model's first layer is its embedding, the last its output layer, all others are transformer layers.
-# Recomputation keeps the input of every transformer layer, where the setting keeps one input per stage.
-# It runs inside the backward, where the setting recomputes before the gradient has arrived.
-# Copies share the optimizer's states, where the setting's copies each hold all of them.
+# Recomputation keeps the input of every transformer layer; the setting keeps one input per stage.
+# Recomputation runs inside the backward; the setting recomputes before the gradient has arrived.
+# Copies share the optimizer states; in the setting each copy holds all of them.
 
 [training]
 local_batch_size = 16
@@ -221,7 +221,7 @@ def test_software_of_an_estimate_without_a_key_is_a_comment():
     setting = changed(width=1, sharding=LayerSharding(data=2, zero=1, has_fused_loss=True), **WHOLE)
     assert not [line for line in comments(setting) if "Assumed" in line]
     assert comments(replace(setting, is_estimated=True))[-1] == (
-        "Assumed by the estimate, and not in torchtitan: has_fused_gradients=True, has_fused_pointwise=True, "
+        "The estimate assumes, but torchtitan does not have: has_fused_gradients=True, has_fused_pointwise=True, "
         "has_fused_loss=True, hides_gradients=False, hides_weights=False."
     )
 

@@ -63,7 +63,7 @@ WRONG = [
     ("microbatch_sizes: got 1000", lambda: estimate("a100", [1, 10**400])),
     ("microbatch_sizes: got an empty list", lambda: estimate("a100", [])),
     ("zero: got 4, expected at most 3", lambda: estimate("a100", zero=4)),
-    ("has_sequence: got it with one GPU", lambda: estimate("a100", has_sequence=True)),
+    ("has_sequence: got True with tensor parallelism of 1", lambda: estimate("a100", has_sequence=True)),
     ("machine: got none, expected the node of the 2 GPUs of a stage", lambda: estimate(GPU, tensor=2)),
     ("machine: got 3, expected the name of a node", lambda: estimate("a100", tensor=2, machine=3)),
     ("model: got 3, expected the name of a model", lambda: pipesched.analytic_profile(3, "a100")),  # type: ignore[arg-type]

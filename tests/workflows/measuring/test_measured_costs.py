@@ -62,7 +62,7 @@ def test_rows_have_each_work_of_each_stage():
     assert list(frame["what"]) == ["F", "B", "Step"] * 2
     assert list(frame["count"]) == [3, 3, 1] * 2
     assert list(frame["median_s"]) == [1.0, 2.0, 0.0] * 2
-    assert "not seen in every stage: I, W" in measured.table().caption
+    assert "without a measurement in every stage: I, W" in measured.table().caption
     assert "<table>" in measured._repr_html_()
 
 
@@ -77,11 +77,11 @@ def test_the_picture_has_a_bar_of_each_stage_with_its_works_one_on_another():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"runs": []}, "^runs: got none, expected at least one"),
+        ({"runs": []}, "^runs: got no Timeline, expected at least one"),
         ({"runs": [3]}, "^runs: got 3, expected a Timeline"),
         ({"warmup": -1}, "^warmup: got -1, expected at least 0"),
         ({"run_partition": "1,1"}, "^run_partition: got 1,1 without `profile`, expected both"),
-        ({"output_bytes": 8, "profile": LAYERS}, "^output_bytes: got it with `profile`, expected one of them"),
+        ({"output_bytes": 8, "profile": LAYERS}, "^output_bytes: got `profile` too, expected only one of them"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_by_name(arguments, message):

@@ -55,7 +55,7 @@ def test_the_parts_of_the_error_add_up_to_it_and_the_works_of_a_run_as_planned_a
 def test_of_a_plan_without_a_flush_a_short_run_says_no_pace():
     run = result(replace(PLAN, schedule_spec=replace(PLAN.schedule_spec, name="pipedream_2bw")))
     assert "makespan_s" not in {row["quantity"] for row in run.to_dict()["planned"]["quantities"]}
-    assert "pace of a long run" in run.planned.table().caption
+    assert "steady-state time of a long run" in run.planned.table().caption
 
 
 def test_the_table_of_a_notebook_has_both():

@@ -81,8 +81,14 @@ def test_after_a_session_no_process_is_left_and_signals_are_as_before():
         ({"model": MODEL, "averaging": "synchronous"}, "averaging: got synchronous with 1f1b"),
         ({"model": MODEL, "partition": "balanced"}, "partition: got balanced without `profile`"),
         ({"model": MODEL, "dtype": "float16"}, "dtype: got float16 with adamw"),
-        ({"model": pipesched.uniform(2, 1.0, 2.0), "microbatch_size": 2}, "microbatch_size: got it beside a Setup"),
-        ({"model": pipesched.uniform(2, 1.0, 2.0), "compression": "half"}, "compression: got it beside a Setup"),
+        (
+            {"model": pipesched.uniform(2, 1.0, 2.0), "microbatch_size": 2},
+            "microbatch_size: got this argument beside a Setup",
+        ),
+        (
+            {"model": pipesched.uniform(2, 1.0, 2.0), "compression": "half"},
+            "compression: got this argument beside a Setup",
+        ),
         ({"model": pipesched.uniform(2, 1.0, 2.0), "is_finite_checked": True}, "is_finite_checked: got True with co"),
         ({"model": pipesched.uniform(2, 1.0, 2.0), "inject": ["kill:rank=2,op=0F0"]}, "inject: got rank 2, expected"),
         ({"model": MODEL, "inject": "kill"}, "inject: got 'kill', expected a list of texts; try ['kill']"),

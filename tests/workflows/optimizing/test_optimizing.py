@@ -113,7 +113,7 @@ def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatc
     ("keywords", "text"),
     [
         ({"in_flight": 0}, "in_flight: got 0, expected a number above 0"),
-        ({"in_flight": 0.5}, "rank 0: got room for 0.5 micro-batches, expected room for one at least"),
+        ({"in_flight": 0.5}, "rank 0: got room for 0.5 micro-batches, expected room for at least one"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(keywords, text):
@@ -142,7 +142,9 @@ def test_stages_recompute_where_the_limit_makes_it_worth_while():
     assert max(result.simulation.peak_microbatches.values()) == 1
     assert pipesched.check(result.schedule).runs_on("gloo")
     assert "recomputing: stage 0" in result.table().caption
-    with pytest.raises(pipesched.SimulationError, match=r"got room for 0.9 micro-batches, expected room for one"):
+    with pytest.raises(
+        pipesched.SimulationError, match=r"got room for 0.9 micro-batches, expected room for at least one"
+    ):
         pipesched.optimize(lists, COSTS, in_flight=0.9, may_recompute=True)
 
 
@@ -159,7 +161,7 @@ def test_a_run_without_a_flush_has_the_least_period_where_enough_are_in_flight(t
     assert pipesched.simulate(tmp_path / "best.json", pipesched.Setup(costs, cluster)).makespan_s == result.makespan_s
     fewer = pipesched.optimize(pipesched.build("pipedream", **counts), pipesched.Setup(costs, cluster), in_flight=3)
     assert (fewer.period_s, fewer.least.bound_s, fewer.over_limit.period_s) == (8.0, 6.0, 4.5)
-    with pytest.raises(pipesched.ArgumentError, match="is_split: got it with pipedream, a run without a flush"):
+    with pytest.raises(pipesched.ArgumentError, match="is_split: got this setting with pipedream, which has no flush"):
         pipesched.optimize(pipesched.build("pipedream", **counts), costs, is_split=True)
 
 
@@ -172,7 +174,9 @@ def test_double_buffered_weights_allow_one_micro_batch_more_than_there_are_for_a
     assert max(result.simulation.peak_microbatches.values()) == 5
     assert pipesched.check(result.schedule).runs_on("gloo")
     stepping = StageCosts((StageCost(1.0, 2.0, step_s=1.0),) * 4)
-    with pytest.raises(pipesched.SimulationError, match="pipedream_2bw: got a step after every 4 micro-batches that"):
+    with pytest.raises(
+        pipesched.SimulationError, match="pipedream_2bw: got steps that take time after every 4 micro-batches"
+    ):
         pipesched.optimize(lists, pipesched.Setup(stepping, cluster), in_flight=8)
 
 

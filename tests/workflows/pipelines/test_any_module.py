@@ -180,7 +180,7 @@ def test_models_of_transformers_train_as_in_a_plain_loop(name, monkeypatch):
 def test_a_prediction_measures_the_layers_here():
     module, (inputs, targets) = Branching().double(), branching_batch(16)
     with pipeline(lambda: module, inputs) as pipe:
-        with pytest.raises(pipesched.ArgumentError, match="profile: got no step, expected one"):
+        with pytest.raises(pipesched.ArgumentError, match="profile: got no step before, expected one"):
             pipe.predict()
         pipe.step(inputs, targets, record=True)
         pipe.evaluate(inputs)  # its targets are none of the profile's

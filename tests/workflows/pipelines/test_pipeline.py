@@ -144,7 +144,7 @@ def test_an_evaluation_changes_nothing(count):
 
 def test_a_recorded_step_gives_a_timeline():
     with pipeline("gpipe") as pipe:
-        with pytest.raises(pipesched.ArgumentError, match="no recorded step, expected one; try step"):
+        with pytest.raises(pipesched.ArgumentError, match="no recorded step, expected at least one; try step"):
             pipe.timeline()
         (batch,) = batches(1, 12)
         losses = pipe.step(*batch), pipe.step(*batch, record=True), pipe.step(*batch)
@@ -162,21 +162,21 @@ def test_a_block_leaves_nothing_behind():
         pipe.step(*next(batches(1, 12)))
     assert (torch.get_num_threads(), gc.get_freeze_count()) == (threads, frozen)
     pipe.close()
-    with pytest.raises(pipesched.ExecutionError, match="got a call after it closed, expected none"):
+    with pytest.raises(pipesched.ExecutionError, match="got a call after the pipeline closed, expected none"):
         pipe.step(*next(batches(1, 12)))
 
 
 BAD = {
-    "schedule pipedream: got one that steps while micro-batches are in flight, expected a flush": {
+    "schedule pipedream: got a schedule that steps while micro-batches are in flight, expected a flush": {
         "schedule": "pipedream"
     },
-    "schedule avgpipe: got one that": {"schedule": "avgpipe"},
+    "schedule avgpipe: got a schedule that": {"schedule": "avgpipe"},
     "num_ranks: got none with schedule 1f1b": {"num_ranks": None},
     "microbatches: got 8, expected 4": {"schedule": pipesched.build("1f1b", 2, 4), "microbatches": 8},
     "schedule: got 3, expected a name": {"schedule": 3},
     "dtype: got 'half'": {"dtype": "half"},
     "optimizer: got a function that returns int, expected an optimizer": {"optimizer": lambda parameters: 1},
-    "optimizer: got other parameters than its argument lists": {
+    "optimizer: got an optimizer that ignores the parameters in its argument": {
         "optimizer": lambda parameters: momentum(nn.Linear(1, 1).parameters())
     },
     "optimizer: got 1, expected a function": {"optimizer": 1},
@@ -221,14 +221,14 @@ def test_a_loss_with_dimensions_is_refused_and_the_pipeline_is_closed():
     pipe = pipeline(loss=lambda outputs, targets: functional.mse_loss(outputs, targets, reduction="none"))
     with pytest.raises(pipesched.ExecutionError, match=r"loss: got a tensor of \(3, 4\), expected a tensor without"):
         pipe.step(*next(batches(1, 12)))
-    with pytest.raises(pipesched.ExecutionError, match="got a call after it has failed, expected none"):
+    with pytest.raises(pipesched.ExecutionError, match="got a call after the pipeline has failed, expected none"):
         pipe.evaluate(next(batches(1, 12))[0])
 
 
 def test_a_loss_without_gradient_is_refused():
     with (
         pytest.raises(
-            pipesched.ExecutionError, match="loss: got a tensor without a gradient, expected one that depends"
+            pipesched.ExecutionError, match="loss: got a tensor without a gradient, expected a loss that depends"
         ),
         pipeline(loss=lambda outputs, targets: functional.mse_loss(outputs.detach(), targets)) as pipe,
     ):

@@ -64,13 +64,13 @@ REFUSED = {
     ),
     "other arguments": (
         "pipeline(seed=rank)",
-        "seed: process 1 got something else than process 0; expected the same in every process",
+        "seed: process 1 got another value than process 0; expected the same values in every process",
     ),
     "other layers": (
         "pipesched.Pipeline(torch.nn.Sequential(torch.nn.Linear(4, 4 + rank), torch.nn.Linear(4 + rank, 4)), "
         "schedule='1f1b', num_ranks=2, microbatches=2, loss=torch.nn.functional.mse_loss, "
         "optimizer=torch.optim.SGD, example=torch.ones(2, 4))",
-        "layers of the model: process 1 got something else than process 0; expected the same in",
+        "layers of the model: process 1 got another value than process 0; expected the same values in",
     ),
     "other batches": (
         "pipeline().step(*next(batches(1, 12, seed=rank)))",

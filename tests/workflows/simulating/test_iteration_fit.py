@@ -110,8 +110,8 @@ def test_seconds_that_no_factor_gives_are_refused_with_the_seconds_that_one_give
 @pytest.mark.parametrize(
     ("costs", "settings", "reason"),
     [
-        (DeviceCost(1.0, 2.0), {}, "got costs that are no estimate"),
-        (profile(layer(), layer()), {}, "got costs that are no estimate"),
+        (DeviceCost(1.0, 2.0), {}, "got costs that are not an estimate"),
+        (profile(layer(), layer()), {}, "got costs that are not an estimate"),
         (estimate(), {"jitter": 0.1}, "got `jitter` too"),
     ],
 )

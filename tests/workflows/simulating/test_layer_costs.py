@@ -58,10 +58,11 @@ def test_what_does_not_fit_is_told_with_the_file(tmp_path):
     counts = {"num_ranks": 4, "num_microbatches": 8}
     with pytest.raises(pipesched.ProfileError, match=r"two\.csv: schedule 1f1b: partition: got 4 stages for 2 layers"):
         pipesched.simulate(pipesched.build("1f1b", **counts), tmp_path / "two.csv")
-    with pytest.raises(pipesched.ArgumentError, match="microbatch_size: got 2, expected it only with costs of a"):
+    with pytest.raises(pipesched.ArgumentError, match="microbatch_size: got 2, expected a size only with costs of a"):
         pipesched.simulate(pipesched.build("1f1b", **counts), pipesched.Setup(THIRDS, microbatch_size=2))
     with pytest.raises(
-        pipesched.ProfileError, match=r"zb_h1: it splits .*two\.csv\) say B alone; give backward_input_s"
+        pipesched.ProfileError,
+        match=r"zb_h1: got a schedule that splits .*two\.csv\) have only B; give backward_input_s",
     ):
         pipesched.simulate(pipesched.build("zb_h1", 2, 4), tmp_path / "two.csv")
 
@@ -85,14 +86,12 @@ def test_the_stages_of_a_training_run_take_what_their_layers_take():
 def test_a_backward_that_is_whole_is_split_by_a_share_or_refused_with_what_to_give():
     whole = LayerCosts((StageCost(0.5, 1.0),) * 8, origin="layers.csv")
     counts = {"num_ranks": P, "num_microbatches": M}
-    asked = (
-        r"^zb_h1: it splits the backward into I and W, and the costs \(layers\.csv\) say B alone; .*`input_share=0\.5`"
-    )
+    asked = r"^zb_h1: got a schedule that splits .*, but the costs \(layers\.csv\) have only B; .*`input_share=0\.5`"
     with pytest.raises(pipesched.ProfileError, match=asked):
         pipesched.simulate(pipesched.build("zb_h1", **counts), whole)
     reason = pipesched.sweep(["zb_h1", "1f1b"], whole, **counts).refused[0].reason
     assert reason is not None
-    assert reason.startswith("zb_h1: it splits the backward")
+    assert reason.startswith("zb_h1: got a schedule that splits the backward")
 
     quarter = (StageCost(1.0, 2.0, 0.0, 2.0), *[StageCost(1.0, 2.0, 0.5, 1.5)] * 3)
     shared = pipesched.simulate(pipesched.build("zb_h1", **counts), pipesched.Setup(whole, input_share=0.25))

@@ -42,7 +42,7 @@ def test_one_that_cannot_be_built_says_why_if_it_may():
     ("arguments", "message"),
     [
         ({"num_chunks": 2}, "^num_chunks: got 2, expected a schedule that takes chunks"),
-        ({"parameters": {"advance": 1}}, "^parameters: got advance, expected those of a schedule here"),
+        ({"parameters": {"advance": 1}}, "^parameters: got advance, expected parameters of the schedules in this call"),
     ],
 )
 def test_what_no_schedule_takes_is_refused(arguments, message):

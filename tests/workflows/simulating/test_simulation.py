@@ -109,11 +109,11 @@ def test_jitter_has_a_distribution_and_no_steady_time():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"spread": 5}, r"^spread: got costs of neither profile nor runs"),
+        ({"spread": 5}, r"^spread: got costs without the variation of their seconds"),
         ({"spread": 5, "jitter": 0.1}, r"^spread: got `jitter` too"),
         ({"num_runs": 5}, r"^num_runs: got 5 without `jitter`"),
-        ({"convert_bytes_per_s": 1e9}, r"^convert_bytes_per_s: got it alone"),
-        ({"partition": "1,1"}, r"^partition: got 1,1, expected it only with costs of layers or a profile"),
+        ({"convert_bytes_per_s": 1e9}, r"^convert_bytes_per_s: got a rate without `compression`"),
+        ({"partition": "1,1"}, r"^partition: got 1,1, expected a partition only with costs of layers or a profile"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(arguments, message):
@@ -139,7 +139,7 @@ def test_runs_of_one_schedule_give_a_range_of_the_makespan():
     result = pipesched.simulate(pipesched.build("1f1b", 2, 4), costs, spread=50)
     assert 0.8 < result.spread.low_s / result.makespan_s < 0.95 < 1.05 < result.spread.high_s / result.makespan_s < 1.2
     one_run = pipesched.costs_from_runs(runs[:1], warmup=0).costs
-    with pytest.raises(ArgumentError, match=r"^spread: got runs without how seconds vary"):
+    with pytest.raises(ArgumentError, match=r"^spread: got runs without the variation of its seconds"):
         pipesched.simulate(pipesched.build("1f1b", 2, 4), one_run, spread=5)
 
 
@@ -149,7 +149,7 @@ def measured_run(factor):
 
 
 def test_a_profile_that_does_not_say_how_seconds_vary_gives_none():
-    with pytest.raises(ArgumentError, match=r"^spread: got a profile of gpt.* without how seconds vary"):
+    with pytest.raises(ArgumentError, match=r"^spread: got a profile of gpt.* without the variation of its seconds"):
         pipesched.simulate(pipesched.build("1f1b", 2, 4), GPT, spread=5)
 
 

@@ -134,7 +134,7 @@ def test_a_setting_that_cannot_be_is_a_row_with_its_reason():
     assert all("expected an even number" in rows[key]["reason"] and rows[key]["fits"] is None for key in refused)
     assert [row["makespan_s"] is None for row in result.to_rows()] == [False] * 5 + [True] * 3
     table = result.table()
-    assert table.title == "8 settings, 3 cannot be, best by s_per_microbatch"
+    assert table.title == "8 settings, 3 invalid, best by s_per_microbatch"
     counts = [int(line.split()[1]) for line in table.caption.split("\n") if line.startswith("dualpipe: ")]
     assert (sum(counts), len(counts)) == (3, 2)  # an odd number of micro-batches, and of ranks
 
@@ -156,7 +156,9 @@ def test_a_builder_that_fails_is_asked_once_for_all_links():
 
 
 def test_costs_without_any_time_are_refused_as_simulate_refuses_them():
-    with pytest.raises(ArgumentError, match="1f1b: got a timeline in which no op takes time, expected some work"):
+    with pytest.raises(
+        ArgumentError, match="1f1b: got a timeline in which no op takes time, expected an op that takes time"
+    ):
         pipesched.sweep(["1f1b"], pipesched.DeviceCost(0.0, 0.0), num_ranks=2, num_microbatches=4)
 
 
@@ -268,7 +270,7 @@ def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
     lines = file.read_text().splitlines()
     assert pipesched.sweep(["1f1b", "gpipe"], costs, **asked, resume=file).outcomes == result.outcomes
     assert file.read_text().splitlines() == lines, "all of them are known"
-    with pytest.raises(SimulationError, match="got a search of something else, expected one of these costs"):
+    with pytest.raises(SimulationError, match="got the journal of another search, expected one of these costs"):
         pipesched.sweep(["1f1b"], pipesched.DeviceCost(1.0, 3.0), **asked, resume=file)
 
 
@@ -278,19 +280,22 @@ def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
         ({"num_ranks": []}, "num_ranks: got an empty list, expected at least one"),
         ({"limit_bytes": "14GB"}, r"limit_bytes: got '14GB', expected an integer .*in bytes; try 14"),
         ({"num_chunks": [2]}, "num_chunks: got 2, expected a schedule that takes chunks"),
-        ({"parameters": {"pipelines": [1]}}, "parameters: got pipelines, expected those of a schedule here"),
+        (
+            {"parameters": {"pipelines": [1]}},
+            "parameters: got pipelines, expected parameters of the schedules in this call",
+        ),
         ({"link": {"speed": [1]}}, "link: got 'speed', expected one of latency_s"),
         ({"link": {"bandwidth_bytes_per_s": [0]}}, "link: bandwidth_bytes_per_s: got 0, expected a number above 0"),
-        ({"microbatch_sizes": [1]}, "microbatch_sizes: got them with other costs than a profile"),
+        ({"microbatch_sizes": [1]}, "microbatch_sizes: got sizes with costs that are not a profile"),
         ({"where": "q > 1"}, "where: got no column q, expected one of p, m, v, schedule"),
         ({"where": "m >"}, "where: got 'm >', expected a condition"),
-        ({"where": "m ** 9"}, r"where: got 'm \*\* 9', expected names of columns"),
-        ({"where": "open('x')"}, "where: got .*open.*expected names of columns"),
-        ({"where": "m > 100"}, "where: got 'm > 100', which holds of none of 8 settings"),
+        ({"where": "m ** 9"}, r"where: got 'm \*\* 9', expected only names of columns"),
+        ({"where": "open('x')"}, "where: got .*open.*expected only names of columns"),
+        ({"where": "m > 100"}, "where: got 'm > 100', which none of 8 settings meets"),
         ({"where": "m % 0"}, "where: got 'm % 0', expected a condition: integer"),
         ({"num_microbatches": range(1, 300_000)}, "a sweep: got 1,199,996 settings, expected at most 1,000,000"),
-        ({"num_microbatches": [999_999_999]}, "none of 4 settings can be; the first: schedule"),
-        ({"num_workers": 2, "ray": "local"}, "ray: got `num_workers` too, expected one of them"),
+        ({"num_microbatches": [999_999_999]}, "all 4 settings are invalid; the reason of the first: schedule"),
+        ({"num_workers": 2, "ray": "local"}, "ray: got `num_workers` too, expected only one of them"),
         ({"buffers": "at_use"}, "setup: got `buffers=at_use`, expected none: sweep does not use it"),
         ({"cluster": pipesched.flat(2), "link": {"latency_s": [1]}}, "link: got a cluster too"),
     ],
@@ -299,12 +304,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, fault, tmp_path):
     with pytest.raises(ArgumentError, match=fault) as error:
         small(**arguments, resume=tmp_path / "kept")
     assert "\n" not in str(error.value)
-    if not str(error.value).startswith("none of"):
+    if not str(error.value).startswith("all 4"):
         assert not (tmp_path / "kept").exists()
 
 
 def test_a_limit_needs_bytes_to_be_held_against():
-    with pytest.raises(ArgumentError, match="limit_bytes: got costs that say no bytes"):
+    with pytest.raises(ArgumentError, match="limit_bytes: got costs without bytes"):
         pipesched.sweep(
             ["1f1b"], pipesched.Setup(pipesched.DeviceCost(1.0, 2.0), limit_bytes=5), num_ranks=2, num_microbatches=2
         )

@@ -27,11 +27,13 @@ def test_arguments_that_make_no_sense_are_refused_by_name(keywords, message):
 def test_a_result_says_that_stages_were_counted(tmp_path):
     paths = two_ranks(tmp_path, lambda stage, phase, microbatch: f"{phase}-step", count=4)
     counted = pipesched.import_traces(paths, patterns=["(?P<phase>[FB])-step"])
-    line = next(line for line in counted.table().caption.splitlines() if "counted" in line)
-    assert line.startswith("stages were counted: one on each rank, with 4 micro-batches, ")
+    line = next(line for line in counted.table().caption.splitlines() if "assumed" in line)
+    assert line.startswith(
+        "the names of the passes have no stage: one stage on each rank is assumed, with 4 micro-batches"
+    )
     assert "(-s, -p, -m, --chunks)" in line
     assert counted.to_dict()["is_counted"]
-    assert "counted" not in pipesched.import_traces(two_ranks(tmp_path)).table().caption
+    assert "assumed" not in pipesched.import_traces(two_ranks(tmp_path)).table().caption
 
 
 def test_a_result_has_a_frame_a_table_and_a_file(tmp_path):

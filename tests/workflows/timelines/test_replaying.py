@@ -30,7 +30,9 @@ def test_costs_of_fewer_stages_are_refused():
 
 
 def test_a_prediction_is_refused():
-    with pytest.raises(pipesched.SimulationError, match="got a Timeline that was predicted, expected a measured one"):
+    with pytest.raises(
+        pipesched.SimulationError, match="got a Timeline that was predicted, expected a measured Timeline"
+    ):
         pipesched.replay(pipesched.simulate(SCHEDULE, pipesched.uniform(2, 1.0, 2.0)).timeline)
 
 

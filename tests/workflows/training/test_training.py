@@ -150,7 +150,7 @@ def test_a_run_that_diverges_is_a_result():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"schedule": "1f1b"}, "schedule: got '1f1b', expected a specification with its counts"),
+        ({"schedule": "1f1b"}, "schedule: got '1f1b', expected a specification with all counts"),
         ({"inject": ["kill:rank=1,op=1F0"]}, "inject: got kill:rank=1,op=1F0, expected `is_distributed=True`"),
         ({"advance": "auto", "is_distributed": True}, "advance: got auto for gpipe, which cannot run ahead"),
         ({"batch_size": 7}, "batch_size: got 7 samples for the 2 micro-batches of a step of gpipe"),
@@ -160,19 +160,19 @@ def test_a_run_that_diverges_is_a_result():
         ({"is_nesterov": True, "optimizer": "adam"}, "is_nesterov: got True with optimizer adam, expected momentum"),
         ({"lr_schedule": "step"}, "lr_milestones: got none with schedule step, expected steps"),
         ({"lr_milestones": [3]}, "lr_milestones: got 3 with schedule constant, expected step"),
-        ({"lr_schedule": "step", "lr_milestones": [3, 2]}, "lr_milestones: got 3,2, expected steps that increase"),
+        ({"lr_schedule": "step", "lr_milestones": [3, 2]}, "lr_milestones: got 3,2, expected increasing steps"),
         ({"lr_schedule": "step", "lr_milestones": 2, "lr_warmup": 2}, "lr_milestones: got 2, expected more than the 2"),
         ({"lr_schedule": "linear", "lr_warmup": 6}, "lr_warmup: got 6, expected fewer than the 6 steps of schedule"),
-        ({"lr_schedule": "cosine", "lr_steps": 5}, "lr_steps: got 5, expected at least the 6 steps of the run"),
+        ({"lr_schedule": "cosine", "lr_steps": 5}, "lr_steps: got 5, expected at least 6, the steps of the run"),
         ({"lr_end": 0.1}, "lr_end: got 0.1 with schedule constant, expected cosine or linear"),
         ({"target_accuracy": 0.5, "is_distributed": True}, "target_accuracy: got 0.5 with a process per rank"),
         ({"target_accuracy": 0.5, "checkpoint": "run"}, "target_accuracy: got 0.5 with checkpoints, expected none"),
         ({"held_out_every": 5, "schedule": spec("avgpipe")}, "held_out_every: got 5 with pipelines that are averaged"),
         ({"lr_schedule": "step", "lr_milestones": [3, 6]}, "lr_milestones: got 6, expected steps below 6, the end"),
-        ({"transport": "processes"}, "transport: got it with all ranks in one process"),
+        ({"transport": "processes"}, "transport: got this setting with all ranks in one process"),
         ({"transport": "streams", "is_distributed": True}, "transport: got streams with a process per rank"),
         ({"has_green_contexts": True}, "has_green_contexts: got True without streams of a GPU"),
-        ({"timeout_s": 5.0}, "timeout_s: got it with all ranks in one process"),
+        ({"timeout_s": 5.0}, "timeout_s: got this setting with all ranks in one process"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(arguments, words, tmp_path, monkeypatch):
@@ -207,6 +207,6 @@ def test_the_note_of_a_training_says_whether_launching_bounds_it():
 
     assert notes(None) == notes(LaunchTimes()) == []
     (free,) = notes(LaunchTimes(2.0, 8.0, num_passes=2, num_bound=1))
-    assert free == "one thread launched the ops of all ranks in 2 s of 8 s, waits for full launch queues included"
+    assert free == "one thread launched the ops of all ranks in 2 s of 8 s, including waits for full launch queues"
     (bound,) = notes(LaunchTimes(7.0, 8.0, num_passes=1, num_bound=1))
     assert bound.endswith("in 7 s of 8 s, which bounds the run: try larger micro-batches, or `is_distributed=True`")

@@ -73,7 +73,7 @@ def test_no_round_is_begun_that_does_not_fit_into_the_budget():
     race = race_on(track, predicted(1.0, 1.0), 25.0)
     assert (race.num_rounds, race.spent_s) == (6, 24.0)  # 4 s a round; the run beforehand does not count
     assert not race.is_clear
-    assert race.sentence.startswith("not clear: 1f1b M=2 N=1 leads, but is not told apart from 1f1b M=4 N=1")
+    assert race.sentence.startswith("no clear winner: 1f1b M=2 N=1 leads, but cannot be told apart from 1f1b M=4 N=1")
     assert race.sentence.endswith("the budget is spent")
     assert [race.state(contender) for contender in race.contenders] == ["leads", "open"]
 
@@ -81,7 +81,7 @@ def test_no_round_is_begun_that_does_not_fit_into_the_budget():
 def test_the_first_round_is_run_to_its_end_and_says_that_it_says_nothing():
     race = race_on(Track({2: 100.0, 4: 300.0}), predicted(1.0, 1.0), 5.0)
     assert (race.num_rounds, race.num_runs, race.is_clear) == (1, 2, False)
-    assert "takes +200.0% (one run says no more) longer" in race.sentence
+    assert "takes +200.0% (one run: no interval) longer" in race.sentence
     assert race.to_dict()["contenders"][1]["lag"] == {"mean": pytest.approx(2.0), "low": None, "high": None}
 
 
@@ -105,7 +105,7 @@ def test_one_contender_has_won_without_a_run():
     track = Track({})
     race = race_on(track, predicted(9.0), 1.0)
     assert (race.is_clear, race.num_runs, track.ran) == (True, 0, [])
-    assert "nobody to race" in race.sentence
+    assert "no other setting to race" in race.sentence
 
 
 def test_settings_that_differ_in_their_advance_alone_are_one_contender_beside_plain_1f1b():
@@ -141,15 +141,15 @@ def test_the_table_fits_80_columns_and_a_frame_has_the_ends_of_the_intervals():
         ({"budget_s": 0}, "budget_s: got 0, expected a number above 0"),
         (
             {"budget_s": 9, "evaluator": "measure"},
-            "budget_s: got it with `evaluator=measure`, which runs every setting",
+            "budget_s: got a budget with `evaluator=measure`, which runs every setting",
         ),
         (
             {"resume": "kept", "evaluator": "avgpipe"},
-            "resume: got it with `evaluator=avgpipe`, whose equations take no time",
+            "resume: got a journal with `evaluator=avgpipe`, whose equations take no time",
         ),
         (
             {"num_workers": 2, "evaluator": "measure"},
-            "num_workers: got it with `evaluator=measure`, which runs one setting after the other",
+            "num_workers: got this setting with `evaluator=measure`, which runs one setting after the other",
         ),
     ],
 )

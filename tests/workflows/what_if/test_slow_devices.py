@@ -147,7 +147,7 @@ def test_a_healed_device_is_as_fast_as_its_peers(device):
 def test_where_no_device_is_slow_none_is_named_to_heal():
     quick = with_slow_device(machines(), 2, 0.7)
     timeline = pipesched.simulate(pipesched.build("1f1b", RANKS, BATCH), pipesched.Setup(costs(RANKS), quick)).timeline
-    with pytest.raises(ArgumentError, match=r"^heal: got device 1, .*, expected one that takes longer; none does"):
+    with pytest.raises(ArgumentError, match=r"^heal: got device 1, .*, expected a slower one; leave it out"):
         pipesched.what_if(measured(timeline), heal=[1])
 
 
@@ -181,10 +181,10 @@ def test_layers_are_cut_anew_under_both_readings():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"heal": [7]}, "^heal: got device 7, expected one of the run, 0 to 3; try another"),
+        ({"heal": [7]}, "^heal: got device 7, expected a device of the run, 0 to 3; try another"),
         ({"heal": [1]}, "^heal: got device 1, which takes 1 times as long as its peers, .*; try 2"),
         ({"heal": 2}, "^heal: got 2, expected a list"),
-        ({"slowness": "device"}, "^schedule: got nothing that changes"),
+        ({"slowness": "device"}, "^schedule: got no change of the run"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(arguments, message):

@@ -57,7 +57,7 @@ def test_ops_beside_those_of_other_pipelines_say_nothing():
     schedule = build("avgpipe", 2, 4, pipelines=2)
     run = pipesched.simulate(schedule, pipesched.uniform(2, 1.0, 2.0)).timeline
 
-    with pytest.raises(pipesched.ProfileError, match="without work of another rank of the device"):
+    with pytest.raises(pipesched.ProfileError, match="while no other rank of the device works"):
         pipesched.what_if(replace(run, source="measured"), schedule="1f1b")
 
 
@@ -82,7 +82,7 @@ CHANGES = {
     "a backward that is split": (
         {"schedule": "zb_h1"},
         play(ZB_H1, seconds=halved),
-        ["I taken as 0.5 of B, W as 0.5 (of stage 0: W as all of it), and both together as long as B, though a split"],
+        ["I is taken as 0.5 of B, and W as 0.5 (on stage 0 as the whole B), because the run has only B; a split"],
     ),
     "a backward that another run splits": (
         {"run": [GPIPE, SPLIT_RUN], "schedule": "zb_h1"}, play(ZB_H1, seconds=own_split), [],
@@ -90,11 +90,11 @@ CHANGES = {
     "a backward that a profile splits": (
         {"schedule": "zb_h1", "profile": LAYERS}, play(ZB_H1, seconds=split_as_layers), [],
     ),
-    "recomputation": ({"recompute": "all"}, play(recompute(build("gpipe", 2, 4))), ["R taken as long as F"]),
+    "recomputation": ({"recompute": "all"}, play(recompute(build("gpipe", 2, 4))), ["R is taken to be as long as F"]),
     "layers cut anew by the seconds of their stages": (
         {"profile": LAYERS, "run_partition": "1,3", "partition": [2, 2]},
         play(build("gpipe", 2, 4), seconds=lambda op: SECONDS[op.phase] * (4 / 3, 2 / 3)[op.stage]),
-        ["the profile is one of the run's model"],
+        ["the profile is assumed to be of the run's model"],
     ),
     "more stages with a profile": (
         {"schedule": "interleaved", "num_chunks": 2, "profile": LAYERS},
@@ -104,12 +104,12 @@ CHANGES = {
     "more stages without a profile": (
         {"schedule": "zbv"},
         play(build("zbv", 2, 4), seconds=lambda op: SECONDS[op.phase] / 2),
-        ["each stage of the run taken as 2 equal ones", "I taken as"],
+        ["each stage of the run is split into 2 equal stages", "I is taken as"],
     ),
     "several changes": (
         {"schedule": "1f1b", "num_microbatches": 6, "recompute": "all", "slow_devices": {0: 2.0}},
         play(recompute(build("1f1b", 2, 6)), seconds=lambda op: SECONDS[op.phase] * (1 + (op.stage == 0))),
-        ["6 micro-batches", "R taken as long as F"],
+        ["6 micro-batches", "R is taken to be as long as F"],
     ),
 }  # fmt: skip
 """Changes of a run, each with the timeline of a plain loop and the beginnings of the suppositions."""
@@ -143,7 +143,7 @@ def test_messages_travel_shorter(change):
     assert answer.before.makespan_s == run.makespan_s
     assert answer.after.makespan_s == play(build("gpipe", 2, 4), 0.25).makespan_s
     assert answer.asked[0].split()[0] in ("latency", "bandwidth", "links")
-    supposed = "a message's 500 ms taken as bytes over bandwidth" in " ".join(answer.suppositions)
+    supposed = "the whole 500 ms of a message is taken as bytes over bandwidth" in " ".join(answer.suppositions)
     assert supposed == ("bandwidth_factor" in change)
 
 
@@ -182,7 +182,9 @@ def test_a_profile_whose_stages_take_far_less_or_more_is_doubted():
         pipesched.what_if(GPIPE, schedule="1f1b", profile=LAYERS, run_partition=cut, draws=1).suppositions
         for cut in ("2,2", "1,3")
     ]
-    assert [len([line for line in lines if "0.333 to 1 times what the profile says" in line]) for lines in told] == [
+    assert [
+        len([line for line in lines if "0.333 to 1 times the seconds of the profile" in line]) for lines in told
+    ] == [
         0,
         1,
     ]
@@ -240,7 +242,7 @@ def test_a_result_is_a_table_a_picture_and_data():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "^schedule: got nothing that changes"),
+        ({}, "^schedule: got no change of the run"),
         ({"num_chunks": 2}, "chunks"),
         ({"partition": "2,2"}, "^partition: got 2,2 without `profile`, expected both"),
         ({"slow_devices": {2: 1.5}}, "^slow_devices: got device 2, expected 0 to 1; "),
@@ -251,7 +253,10 @@ def test_a_result_is_a_table_a_picture_and_data():
         ({"bandwidth_factor": 2.0, "link": pipesched.Link(1.0)}, "^link: got `bandwidth_factor` or"),
         ({"link": pipesched.Link(0.0, 1e9)}, "^link: got a bandwidth, expected the bytes of messages too"),
         ({"bandwidth_factor": 2.0, "cluster": pipesched.flat(2)}, "^bandwidth_factor: got a bandwidth, expected"),
-        ({"schedule": build("1f1b", 2, 4), "num_ranks": 2}, "^num_ranks: got 2, expected it beside a schedule's name"),
+        (
+            {"schedule": build("1f1b", 2, 4), "num_ranks": 2},
+            "^num_ranks: got 2 with a schedule that already has its counts",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(arguments, message):
@@ -263,7 +268,8 @@ def test_lists_of_nobody_have_no_other_counts():
     run = replace(GPIPE, name="1f1b")
 
     with pytest.raises(
-        pipesched.ArgumentError, match=r"^schedule: got none, and the lists of the run \(1f1b\) are not"
+        pipesched.ArgumentError,
+        match=r"^schedule: got other counts without a schedule, expected both, as the lists of the run \(1f1b\)",
     ):
         pipesched.what_if(run, num_microbatches=8)
 
