@@ -9,13 +9,13 @@ import torch
 from pipesched.executor import ExecutionError, RunEnded, RunSettings
 from pipesched.executor.core import Batch, build_stages, make_batch
 from pipesched.executor.core.gradients import loss_scales, step_sizes
-from pipesched.executor.core.schedule_queries import channels, lists_of
+from pipesched.executor.core.schedule_queries import channels, is_flushed, lists_of
 from pipesched.executor.runs import local_ranks, run_local
 from pipesched.schedules import repeat
 from pipesched.schedules.builders import build, build_generated, find
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Send, stages_of
-from pipesched.schedules.transforms import recompute
+from pipesched.schedules.transforms import recompute, training_run
 from tests.executor.models import WIDTH, plain
 from tests.executor.pipelines import CPU, SYNCHRONOUS, InProcess, Local, assert_equal, even_bounds
 from tests.executor.recurrences import SCHEMES
@@ -170,3 +170,11 @@ def test_replicas_that_step_in_rounds_take_the_mean_of_their_own_rounds():
     assert [set(step_sizes(schedule, rank, k)) for rank, k in enumerate((0, 0, 0, 1, 1, 2))] == [
         {3}, {3}, {3}, {2}, {2}, {1}
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("1f1b", True), ("zb_h1", True), ("pipedream", False), ("wpipe", False)]
+)
+def test_every_op_reads_the_newest_weights_only_where_steps_end_a_batch_that_is_repeated(name, expected):
+    lists = training_run(name, 2, 4, 6).lists(6)
+    assert [is_flushed(lists, rank, rank) for rank in range(2)] == [expected] * 2

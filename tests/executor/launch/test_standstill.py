@@ -1,13 +1,14 @@
 """Who is named when nobody moves: the rank at which all waits end, or a circle."""
 
 import sys
+import tempfile
 import time
 
 import pytest
 
 from pipesched.executor import EVERYBODY, ITS_CHECKPOINT, NOBODY, PeerLost, waiting_for
 from pipesched.executor.launch import RankState, lost_messages, standstill, standstill_table
-from pipesched.executor.launch.standstill import Stillness
+from pipesched.executor.launch.standstill import Stillness, reported_standstill
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Compute, Message, Payload, Phase, Send, backward, forward
@@ -151,3 +152,16 @@ def test_what_gloo_says_is_told_without_where_in_gloo_and_its_advice():
     told = r"^waited for F5 of rank 0: Connection closed by peer \[::1\]:5$"
     with pytest.raises(PeerLost, match=told), waiting_for("F5 of rank 0"):
         raise RuntimeError(said)
+
+
+def gone(error):
+    assert "pipesched-standstill-" in str(error)
+    raise RuntimeError("the store is gone")
+
+
+def test_a_report_of_which_nobody_is_told_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    states = {0: RankState(rank=0, at_op_s=3.0, is_stopped=True)}
+    with pytest.raises(RuntimeError, match="the store is gone"):
+        reported_standstill(states, lambda rank: (), gone, is_on_cpus=True)
+    assert not [*tmp_path.iterdir()]

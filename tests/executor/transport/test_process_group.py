@@ -63,23 +63,22 @@ def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
             assert set(proofs) == {op.message for op in schedule.ops[peer] if isinstance(op, Send) and op.peer == me}
 
 
-def transport():
-    """Rank 0 of two, before anything is posted: no process group is needed."""
+SEND = Send(Message(Payload.ACTIVATION, 0, 0), 1)
+
+
+def over_gloo(channels, *compression, **given):
+    return ProcessGroupTransport(channels, 1.0, *compression, **given)
+
+
+def transport(shape, rank=0, make=over_gloo):
+    """A rank of two, before anything is posted: no process group is needed."""
     programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
-    shapes = {0: TensorShape((2, 8), torch.float32)}
-    return ProcessGroupTransport(RankChannels(0, programs, 2, shapes, torch.device("cpu")), 1.0)
+    return make(RankChannels(rank, programs, 2, {0: shape}, torch.device("cpu")))
 
 
 def test_taking_what_was_never_posted_is_an_error():
     with pytest.raises(ExecutionError, match="got no posted Recv"):
-        transport().take(Message(Payload.GRADIENT, 1, 0))
-
-
-@pytest.mark.parametrize("tensor", [torch.zeros(2, 9), torch.zeros(2, 8, dtype=torch.float64)])
-def test_a_tensor_that_the_receiver_does_not_expect_is_not_sent(tensor):
-    send = Send(Message(Payload.ACTIVATION, 0, 0), 1)
-    with pytest.raises(ExecutionError, match=r"0SEND_F0: got a tensor of .*, expected torch.float32, \(2, 8\)"):
-        transport().send(send, tensor)
+        transport(TensorShape((2, 8), torch.float32)).take(Message(Payload.GRADIENT, 1, 0))
 
 
 def transposed():
@@ -168,9 +167,9 @@ def test_the_gradient_of_a_tuple_has_the_tensors_that_require_one():
 
 
 ENDS = {
-    "gloo": lambda channels: ProcessGroupTransport(channels, 1.0),
-    "gloo, compressed": lambda channels: ProcessGroupTransport(channels, 1.0, "half"),
-    "gloo, from GPUs": lambda channels: ProcessGroupTransport(channels, 1.0, is_staged=True),
+    "gloo": over_gloo,
+    "gloo, compressed": lambda channels: over_gloo(channels, "half"),
+    "gloo, from GPUs": lambda channels: over_gloo(channels, is_staged=True),
     "nccl": lambda channels: NcclTransport(channels, {(0, 1): None, (1, 0): None}),
 }
 
@@ -184,35 +183,35 @@ def test_a_boundary_has_one_message_however_many_tensors_cross_it(monkeypatch, m
         return SimpleNamespace(wait=lambda *arguments: True)
 
     monkeypatch.setattr(dist, "isend", isend)
-    programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
-    channels = RankChannels(0, programs, 2, {0: MIXED}, torch.device("cpu"))
-    make(channels).send(Send(Message(Payload.ACTIVATION, 0, 0), 1), mixed())
-    assert [tensor.dtype for tensor in sent] == [torch.uint8]
-    sent.clear()
-    channels = RankChannels(1, programs, 2, {0: MIXED}, torch.device("cpu"))
     gradient = (FLOATS, None, None, None, transposed().double(), torch.empty(0, 2))
-    make(channels).send(Send(Message(Payload.GRADIENT, 1, 0), 0), gradient)
-    assert [tensor.dtype for tensor in sent] == [torch.uint8]
+    back = Send(Message(Payload.GRADIENT, 1, 0), 0)
+    for rank, send, value in ((0, SEND, mixed()), (1, back, gradient)):
+        sent.clear()
+        transport(MIXED, rank, make).send(send, value)
+        assert [tensor.dtype for tensor in sent] == [torch.uint8]
+
+
+ONE = TensorShape((2, 3), torch.float32)
+TWO = TupleShape((ONE, TensorShape((5,), torch.int64, requires_grad=False)))
 
 
 @pytest.mark.parametrize(
-    ("value", "got"),
+    ("shape", "value", "got"),
     [
-        (FLOATS, "a tensor of torch.float32, (2, 3)"),
-        ((FLOATS, None), "a tuple of torch.float32, (2, 3); None"),
-        ((FLOATS, INTEGERS[1:]), "a tuple of torch.float32, (2, 3); torch.int64, (4,)"),
-        ((FLOATS.double(), INTEGERS), "a tuple of torch.float64, (2, 3); torch.int64, (5,)"),
+        (ONE, torch.zeros(2, 4), "a tensor of torch.float32, (2, 4)"),
+        (ONE, FLOATS.double(), "a tensor of torch.float64, (2, 3)"),
+        (TWO, FLOATS, "a tensor of torch.float32, (2, 3)"),
+        (TWO, (FLOATS, None), "a tuple of torch.float32, (2, 3); None"),
+        (TWO, (FLOATS, INTEGERS[1:]), "a tuple of torch.float32, (2, 3); torch.int64, (4,)"),
+        (TWO, (FLOATS.double(), INTEGERS), "a tuple of torch.float64, (2, 3); torch.int64, (5,)"),
     ],
 )
-def test_a_tuple_that_has_changed_is_not_sent(value, got):
-    programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
-    shape = TupleShape((TensorShape((2, 3), torch.float32), TensorShape((5,), torch.int64, requires_grad=False)))
-    ends = ProcessGroupTransport(RankChannels(0, programs, 2, {0: shape}, torch.device("cpu")), 1.0)
+def test_a_value_that_has_changed_is_not_sent(shape, value, got):
     with pytest.raises(ExecutionError) as raised:
-        ends.send(Send(Message(Payload.ACTIVATION, 0, 0), 1), value)
+        transport(shape).send(SEND, value)
+    expected = "torch.float32, (2, 3)" + "; torch.int64, (5,)" * (shape is TWO)
     assert str(raised.value) == (
-        f"0SEND_F0: got {got}, expected torch.float32, (2, 3); torch.int64, (5,), the shape before the run; keep the "
-        "shape of each output constant"
+        f"0SEND_F0: got {got}, expected {expected}, the shape before the run; keep the shape of each output constant"
     )
 
 
