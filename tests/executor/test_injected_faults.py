@@ -35,8 +35,16 @@ def interferences(inject, num_ranks=2):
 @pytest.mark.parametrize(
     ("inject", "runs_before", "told"),
     [
-        ("nan:rank=1,op=1F1", 0, "rank 1 failed at 1F1 (micro-batch 1): got NaN in the loss of stage 1, the first of"),
-        ("nan:rank=0,op=0B0", 0, "rank 0 failed at 0B0 (micro-batch 0): got NaN in the gradient of 0."),
+        (
+            "nan:rank=1,op=1F1",
+            0,
+            "rank 1 failed at 1F1 (micro-batch 1): got the first NaN of this run in the loss of stage 1,",
+        ),
+        (
+            "nan:rank=0,op=0B0",
+            0,
+            "rank 0 failed at 0B0 (micro-batch 0): got the first NaN of this run in the gradient of 0.",
+        ),
         ("raise:rank=1,op=1F0,run=1", 1, "rank 1 failed at 1F0 (micro-batch 0): a fault was injected here"),
     ],
 )
@@ -105,7 +113,8 @@ def test_an_op_of_a_training_is_named_as_in_its_first_step():
 @pytest.mark.distributed
 def test_a_fault_befalls_a_training_in_its_step():
     with pytest.raises(
-        RankFailed, match=r"^rank 0 failed at 0F9(@2)? \(micro-batch 9\): got NaN in the output of stage 0"
+        RankFailed,
+        match=r"^rank 0 failed at 0F9(@2)? \(micro-batch 9\): got the first NaN of this run in the output of stage 0",
     ):
         launch_training(a_job("1f1b", steps=3, inject=("nan:rank=0,op=0F1,step=2",), is_finite_checked=True))
 

@@ -62,7 +62,10 @@ def test_without_a_rank_it_says_how_to_start_it(job_file, refused):
 
 def test_another_number_of_processes_than_ranks_is_refused(job_file, refused):
     code, line = refused(job_file, **RANK_0 | {"WORLD_SIZE": "3"})
-    assert (code, line) == (2, "executor: schedule 1f1b has 2 ranks, but 3 processes were started")
+    assert (code, line) == (
+        2,
+        "executor: schedule 1f1b has 2 ranks, but 3 processes were started; start a process for each rank",
+    )
 
 
 @pytest.mark.parametrize("out", ["none/x.json", ".", "x.png", "x"])

@@ -101,10 +101,10 @@ def test_on_the_first_stage_i_does_nothing_and_w_is_the_whole_backward(monkeypat
 @pytest.mark.parametrize(
     ("op", "message"),
     [
-        (backward(1, 5), "1B5: got no forward of this micro-batch, expected one before its B"),
-        (backward_input(1, 5), "1I5: got no forward of this micro-batch, expected one before its I"),
-        (backward_weight(1, 5), "1W5: got no I of this micro-batch, expected one before its W"),
-        (recompute_op(1, 5), "1R5: got no forward of this micro-batch, expected one before its R"),
+        (backward(1, 5), "1B5: got no forward of this micro-batch, expected one before its B; check the lists"),
+        (backward_input(1, 5), "1I5: got no forward of this micro-batch, expected one before its I; check the lists"),
+        (backward_weight(1, 5), "1W5: got no I of this micro-batch, expected one before its W; check the lists"),
+        (recompute_op(1, 5), "1R5: got no forward of this micro-batch, expected one before its R; check the lists"),
     ],
 )
 def test_an_op_whose_turn_has_not_come_is_named(op, message):

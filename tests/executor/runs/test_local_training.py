@@ -230,6 +230,6 @@ def test_sgd_trains_in_float16(name, fields):
 
 def test_the_first_op_that_gives_no_finite_number_is_named_where_that_is_checked():
     with pytest.raises(
-        RankFailed, match=r"^rank \d failed at \dF\d+.* got (NaN|infinity) in .* of stage \d, the first"
+        RankFailed, match=r"^rank \d failed at \dF\d+.* got the first (NaN|infinity) of this run in .* of stage \d,"
     ):
         trained("gpipe", 3, lr=1e308, is_finite_checked=True)

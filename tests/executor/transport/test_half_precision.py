@@ -132,7 +132,7 @@ def test_a_local_run_loses_what_its_messages_would_lose():
 
 def test_over_nccl_it_is_refused():
     context = RankContext(0, RankDevice(CPU, "nccl", 1, True), Groups("nccl", CPU), 1.0, True)
-    with pytest.raises(ExecutionError, match=r"compression: got half over nccl, expected gloo: .* try backend gloo"):
+    with pytest.raises(ExecutionError, match=r"compression: got half over nccl, expected gloo, .*; try backend gloo"):
         context.join(build_generated("pipedream", 2, 4), {}, {}, None, compression="half")
 
 
