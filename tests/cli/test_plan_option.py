@@ -64,7 +64,7 @@ def test_a_plan_without_its_machines_is_said_to_have_links_that_take_no_time(pip
     ]
     assert [len(said) for said in notes] == [1, 0, 0]
     assert "links take no time" in notes[0][0]
-    assert "predicted to take 1 s" in notes[0][0]
+    assert "where a step takes 1 s by prediction" in notes[0][0]
 
 
 def test_a_plan_given_as_lists_is_named(pipesched):

@@ -132,7 +132,8 @@ def test_a_phase_that_was_not_seen_is_told_with_what_to_do():
 
     with pytest.raises(
         ProfileError,
-        match=r"^op 1I0: got no seconds of I on stage 1 in the costs \(of run\.json, with F, B, Step\), expected them; "
-        "add a run of a schedule that has it, as zb_h1 has I and W, or give `profile` beside the runs$",
+        match=r"^op 1I0: got no seconds of I on stage 1 in the costs \(of run\.json, with F, B, Step\), expected "
+        "seconds for this op; add a run of a schedule that has it, as zb_h1 has I and W, or give `profile` beside the "
+        "runs$",
     ):
         costs.seconds(backward_input(1, 0))

@@ -120,7 +120,7 @@ ONE, TWO = node("1"), node("2")
         ("", "got no layers"),
         (node("1", what="Input"), "got no layers"),
         ("hello", "line 1: got 'hello'"),
-        (graph([ONE, ONE], []), "line 2: got a second 'node1'"),
+        (graph([ONE, ONE], []), "line 2: got a second node 'node1'"),
         (graph([ONE], [("1", "9")]), "line 2: got an edge of 'node9'"),
         (graph([ONE, TWO], [("1", "2"), ("2", "1")]), "cycle node"),
         (node("1", forward="nan"), "line 1: forward_compute_time: got 'nan'"),

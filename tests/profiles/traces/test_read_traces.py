@@ -51,7 +51,9 @@ def test_a_schedule_says_the_stages_of_ranges_that_do_not(tmp_path):
     read = read_traces(files, patterns=[pattern], schedule=schedule, has_one_clock=True)
     expected = [row for row in works(predicted.timeline, 0) if "STEP" not in row[0]]
     assert (read.timeline.name, works(read.timeline, 0)) == ("interleaved", expected)
-    with pytest.raises(ProfileError, match=r"0\.json: got another pass .*forward_step' \(F\), expected none, as the"):
+    with pytest.raises(
+        ProfileError, match=r"0\.json: got another pass .*forward_step' \(F\), expected none, as in the"
+    ):
         read_traces(files, patterns=[pattern], schedule=pipesched.build("1f1b", 2, 4))
     with pytest.raises(ProfileError, match=r"schedule 1f1b: got 3 ranks, expected 2, one for each trace"):
         read_traces(files, patterns=[pattern], schedule=pipesched.build("1f1b", 3, 4))

@@ -167,7 +167,7 @@ def test_a_version_that_is_not_there_is_refused_with_the_op():
         (
             [forward(0, 0), Step(0), forward(0, 1, 1), forward(0, 2)],
             True,
-            "0F2 after 1 steps of stage 0: version 0 is over",
+            "0F2 after 1 steps of stage 0: version 0 is freed",
         ),
     ):
         with refused(text, "check the schedule"):

@@ -103,7 +103,9 @@ def test_a_planned_layout_without_messages_takes_the_factor():
 def test_seconds_that_no_factor_gives_are_refused_with_the_seconds_that_one_gives(share):
     setup = pipesched.Setup(estimate(), LINKED)
     known_s = share * pipesched.simulate(LISTS, setup).makespan_s
-    with pytest.raises(ArgumentError, match=r"fit_iteration_s: got .*s, expected .*s to .*s, which .* scale; check"):
+    with pytest.raises(
+        ArgumentError, match=r"fit_iteration_s: got .*s, expected .*s to .*s, the range of factors .*; check"
+    ):
         pipesched.simulate(LISTS, setup, fit_iteration_s=known_s)
 
 
