@@ -7,10 +7,19 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.io import Plan, load_cluster, load_plan, load_profile, load_stage_costs, save_json
+from pipesched.profiles.io import (
+    Plan,
+    load_cluster,
+    load_plan,
+    load_profile,
+    load_run_costs,
+    load_stage_costs,
+    save_json,
+)
 from pipesched.schedules import ScheduleError
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.profiles.io.test_plan import PLAN
+from tests.profiles.io.test_run_costs_json import COSTS as COSTS_OF_RUNS
 from tests.schedules.formats.random_ops import damaged, damaged_bytes
 
 PROFILE = profile(layer(measurement(1), measurement(4)), layer(measurement(1), measurement(4)))
@@ -41,14 +50,14 @@ def read_damaged(path, load, seed):
 
 
 @pytest.mark.parametrize(
-    ("value", "save", "load"),
-    [(PROFILE, save_json, load_profile), (CLUSTER, save_json, load_cluster), (PLAN, save_json, load_plan)],
-    ids=["profile", "cluster", "plan"],
+    ("value", "load"),
+    [(PROFILE, load_profile), (CLUSTER, load_cluster), (PLAN, load_plan), (COSTS_OF_RUNS, load_run_costs)],
+    ids=["profile", "cluster", "plan", "run"],
 )
-def test_damaged_json_is_refused_or_means_what_it_is_read_as(tmp_path, value, save, load):
-    save(value, tmp_path / "damaged.json")
+def test_damaged_json_is_refused_or_means_what_it_is_read_as(tmp_path, value, load):
+    save_json(value, tmp_path / "damaged.json")
     for read in read_damaged(tmp_path / "damaged.json", load, seed=0):
-        save(read, tmp_path / "again.json")
+        save_json(read, tmp_path / "again.json")
         assert load(tmp_path / "again.json") == read
         if isinstance(read, Plan):
             with suppress(ProfileError, ScheduleError):

@@ -10,7 +10,6 @@ from pipesched.profiles.costs import RunCosts, RunStage, StageCost, spread_of, v
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, save_json
 from pipesched.schedules import Yardstick
 from pipesched.schedules.formats import format_of
-from tests.profiles.test_damaged_files import read_damaged
 
 COSTS = RunCosts(
     ("a.json", "b.json"),
@@ -41,13 +40,6 @@ def test_costs_of_version_1_say_nothing_of_how_seconds_vary_and_how_fast_the_mac
 
     path = changed(tmp_path, age)
     assert load_run_costs(path) == replace(COSTS, variation=None, yardstick=None)
-
-
-def test_damaged_costs_are_refused_or_mean_what_they_are_read_as(tmp_path):
-    save_json(COSTS, tmp_path / "damaged.json")
-    for read in read_damaged(tmp_path / "damaged.json", load_run_costs, seed=0):
-        save_json(read, tmp_path / "again.json")
-        assert load_run_costs(tmp_path / "again.json") == read
 
 
 def changed(tmp_path, change):

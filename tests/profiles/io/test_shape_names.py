@@ -124,14 +124,6 @@ def test_experts_are_as_wide_as_the_feed_forward_part_unless_their_width_is_give
         assert shape.experts == Experts(count=8, topk=2, ffn=shape.ffn, shared_ffn=shape.ffn, every=2)
 
 
-def test_the_built_in_gpt_has_the_parameters_of_its_modules():
-    from pipesched.profiles.models import resolve_model
-
-    name = "gpt:layers=2,width=32,heads=4,context=16,vocab=300"
-    built = sum(parameter.numel() for layer in resolve_model(name).layers for parameter in layer().parameters())
-    assert num_parameters(model_shape(name)) == built
-
-
 def test_a_configuration_is_read_from_a_file_or_its_folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"torch_dtype": "bfloat16"}))
     for name in (f"hf:{tmp_path}/config.json", f"hf:{tmp_path}"):

@@ -10,7 +10,6 @@ from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.io.pipedream_graph import read_pipedream_graph, staged_graph
 from pipesched.profiles.partitioning import (
     arranged,
-    balanced_partition,
     by_memory,
     by_replicas,
     cut_layers,
@@ -74,16 +73,6 @@ def test_no_cut_at_antichains_has_a_faster_slowest_stage(graph, data):
         assert all(needs[node] <= set(order[:cut]) for node in order[:cut])
         crossing = {a for b in order[cut:] for a in needs[b] if a in order[:cut]}
         assert layer.measurements[0].output_bytes == sum(sizes[node] for node in crossing)
-
-
-def test_a_short_branch_goes_to_the_first_stage_where_that_is_better():
-    """Along the long branch 1 2 the better cut is 1+3 | 5+2+1 ms; with the short branch 3 first 1+3+2 | 5+1."""
-    needs = [set(), {0}, {1}, {0}, {2, 3}]
-    profile = read_pipedream_graph(text_of(needs, [1, 3, 5, 2, 1]), "F")
-    seconds = profile.seconds_of_layers(1)
-    assert max(sum(seconds[a:b]) for a, b in balanced_partition(seconds, 2)) == pytest.approx(0.008)
-    best, bounds = cut_layers(profile, None, 1, 2)
-    assert [sum(best.seconds_of_layers(1)[a:b]) for a, b in bounds] == pytest.approx([0.006, 0.006])
 
 
 def test_an_arranged_graph_stays_as_it_is():

@@ -98,17 +98,6 @@ def test_a_reduce_comes_once_between_the_last_backward_and_the_step(order, index
     assert any((rank, at) == (1, index) and got.startswith(text) for rank, at, got in bad), bad
 
 
-def test_several_rounds_of_reduce_and_step_are_fine():
-    rows = []
-    for rank in range(2):
-        row: list[Op] = []
-        for step in range(3):
-            i = 2 * step + rank
-            row += [forward(0, i, step), backward(0, i, step), Reduce(0), Step(0)]
-        rows.append(row)
-    assert find_faults(make_schedule("x", 1, 6, rows)) == ()
-
-
 def test_on_a_stage_of_one_rank_a_reduce_may_come_anywhere():
     for index in range(3):
         row: list[Op] = [*pair(0), Step(0)]
