@@ -93,27 +93,31 @@ def most_in_flight(schedule: Schedule) -> list[int]:
     return peaks
 
 
-def finish_times(schedule: Schedule, seconds: Mapping[str, float] | None = None) -> dict[Compute, float]:
+def finish_times(
+    schedule: Schedule, seconds: Mapping[str, float] | None = None, transfer_s: float = 0.0
+) -> dict[Compute, float]:
     """Return when each computation is over if it starts as early as it can; some are missing if the lists deadlock.
 
     Args:
-        schedule: Its messages take no time.
+        schedule: Op lists.
         seconds: Of each letter; None: every computation takes 1 s.
+        transfer_s: Of a message to another rank.
     """
     rows = [parts(row) for row in schedule.ops]
     at, free = [0] * len(rows), [0.0] * len(rows)
     over: dict[Compute, float] = {}
-    made_s: dict[Thing, float] = {}
+    made_s: dict[Thing, tuple[float, int]] = {}
     moved = True
     while moved:
         moved = False
         for rank, row in enumerate(rows):
             while at[rank] < len(row) and all(thing in made_s for thing in wanted(row[at[rank]], schedule.num_stages)):
                 op = row[at[rank]]
-                ready_s = max((made_s[thing] for thing in wanted(op, schedule.num_stages)), default=0.0)
+                there = [made_s[thing] for thing in wanted(op, schedule.num_stages)]
+                ready_s = max((at_s + transfer_s * (maker != rank) for at_s, maker in there), default=0.0)
                 free[rank] = max(free[rank], ready_s) + (1.0 if seconds is None else seconds[op.phase.value])
                 over[op] = free[rank]
-                made_s |= dict.fromkeys(made(op), free[rank])
+                made_s |= dict.fromkeys(made(op), (free[rank], rank))
                 at[rank] += 1
                 moved = True
     return over
