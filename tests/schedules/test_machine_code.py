@@ -127,6 +127,7 @@ def test_of_two_processes_that_start_together_one_compiles_a_loop(tmp_path):
     assert sorted(process.communicate(timeout=120)[0] for process in started) == ["12.0\n", "compiling\n12.0\n"]
 
 
+@pytest.mark.slow
 def test_a_loop_changes_its_arrays_and_no_others_in_both_ways(monkeypatch):
     pytest.importorskip("numba")
     for break_even in (10**12, 0):

@@ -185,6 +185,7 @@ def read_op_by_op(schedule):
     return replace(schedule, lists=lists, layout=Layout(schedule.homes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["arrays", "lists"])
 @pytest.mark.parametrize("name", KINDS)
 def test_columns_are_copied_and_rebuilt_as_ops_are(name, break_even, monkeypatch):
