@@ -11,6 +11,7 @@ from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import find_faults
+from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Op, Reduce, Step, computes
 from pipesched.schedules.transforms import recompute
@@ -21,6 +22,14 @@ def edited(schedule: Schedule, rank: int, edit: Callable[[list[Op]], object]) ->
     rows = [list(row) for row in schedule.ops]
     edit(rows[rank])
     return make_schedule(schedule.name, schedule.num_stages, schedule.num_microbatches, rows)
+
+
+def lists_of(*rows: str) -> Schedule:
+    """Return the schedule whose lists are these ops as files write them, with a blank between two."""
+    ops = [[parse_op_with_peer(word) for word in row.split()] for row in rows]
+    parts = [part for row in ops for op in row for part in computes(op)]
+    num_stages, num_microbatches = (1 + max(getattr(part, name) for part in parts) for name in ("stage", "microbatch"))
+    return make_schedule("x", num_stages, num_microbatches, ops)
 
 
 def without_steps(schedule: Schedule) -> Schedule:

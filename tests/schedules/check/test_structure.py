@@ -6,9 +6,8 @@ from pipesched.schedules import make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.check import find_faults
-from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.ops import Compute, Overlap, Phase, backward, forward
-from tests.schedules.edits import edited, faults_of
+from tests.schedules.edits import edited, faults_of, lists_of
 
 INPUTS, WEIGHTS, AGAIN = (
     Compute(phase, 0, 0) for phase in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
@@ -72,10 +71,6 @@ def test_every_rank_has_a_device(devices):
     assert faults_of(bad, "structure") == [(None, None, text)]
 
 
-def gathers(text):
-    return make_schedule("x", 1, 2, [[parse_op_with_peer(word) for word in text.split()]])
-
-
 @pytest.mark.parametrize(
     ("text", "index", "fault"),
     [
@@ -95,7 +90,7 @@ def gathers(text):
     ],
 )
 def test_the_first_op_that_finds_weights_sharded_or_gathered_at_a_wrong_time_is_named(text, index, fault):
-    ((rank, at, words),) = faults_of(gathers(text), "structure")
+    ((rank, at, words),) = faults_of(lists_of(text), "structure")
     assert (rank, at) == (0, index)
     assert words.startswith(fault)
 
@@ -110,4 +105,4 @@ def test_the_first_op_that_finds_weights_sharded_or_gathered_at_a_wrong_time_is_
     ],
 )
 def test_gathers_in_turns_with_reshards_have_no_findings(text):
-    assert find_faults(gathers(text)) == ()
+    assert find_faults(lists_of(text)) == ()
