@@ -17,7 +17,7 @@ from pipesched.schedules.semantics.deadlock import WaitingOp, Why, deadlocks
 from tests.properties import examples
 from tests.schedules.brute_force import delivers, finishes, made
 from tests.schedules.deadlock_rules import assert_true
-from tests.schedules.edits import edited, mutant, small_schedules, swapped
+from tests.schedules.edits import edited, lists_of, mutant, small_schedules, swapped
 from tests.schedules.formats.random_ops import ops
 from tests.schedules.hand_schedules import replicated
 from tests.schedules.state_exploration import Model
@@ -137,9 +137,7 @@ def test_lists_of_any_ops_at_all_are_judged_truly(rows, communication):
 
 
 def test_a_circle_says_at_every_step_who_waits_for_whom():
-    rows = [[forward(0, 0), backward(0, 1), forward(0, 1), backward(0, 0)]]
-    rows.append([forward(1, 1), forward(1, 0), backward(1, 1), backward(1, 0)])
-    (deadlock,) = deadlocks(make_schedule("x", 2, 2, rows))
+    (deadlock,) = deadlocks(lists_of("0F0 0B1 0F1 0B0", "1F1 1F0 1B1 1B0"))
     assert (
         str(deadlock) == "0B1 waits forever for 0F1 (op 2), which comes after 0B1 (op 1): a circle; rank 1 waits for it"
     )
@@ -155,10 +153,9 @@ def test_an_op_that_waits_for_itself_is_a_circle_too():
 
 
 def test_what_nobody_computes_is_named_with_the_op_that_waits_for_it():
-    (deadlock,) = deadlocks(make_schedule("x", 2, 1, [[], [forward(1, 0)]]))
+    (deadlock,) = deadlocks(lists_of("", "1F0"))
     assert str(deadlock) == "1F0 waits forever for 0F0, which no rank computes"
-    rows = [[backward(0, 0)], [forward(0, 0), forward(1, 0), backward(1, 0)]]
-    (deadlock,) = deadlocks(make_schedule("x", 2, 1, rows))
+    (deadlock,) = deadlocks(lists_of("0B0", "0F0 1F0 1B0"))
     assert str(deadlock) == "0B0 waits forever for 0F0 of rank 0, which rank 1 computes instead"
 
 
@@ -170,10 +167,10 @@ def test_a_reduce_that_a_replica_never_reaches_is_named():
 
 
 def test_replicas_that_reduce_two_stages_in_different_order_hang_where_a_device_keeps_the_order():
-    first = [forward(0, 0), forward(1, 0), backward(1, 0), backward(0, 0)]
-    second = [forward(0, 1), forward(1, 1), backward(1, 1), backward(0, 1)]
-    rows = [[*first, Reduce(0), Reduce(1), Step(0), Step(1)], [*second, Reduce(1), Reduce(0), Step(0), Step(1)]]
-    schedule = make_schedule("x", 2, 2, rows)
+    schedule = lists_of(
+        "0F0 1F0 1B0 0B0 0REDUCE_GRAD 1REDUCE_GRAD 0STEP 1STEP",
+        "0F1 1F1 1B1 0B1 1REDUCE_GRAD 0REDUCE_GRAD 0STEP 1STEP",
+    )
     assert deadlocks(schedule) == ()
     (deadlock,) = deadlocks(schedule, Communication.DEVICE)
     assert [(link.rank, link.index, link.why) for link in deadlock.links] == [
@@ -184,10 +181,11 @@ def test_replicas_that_reduce_two_stages_in_different_order_hang_where_a_device_
 
 
 def test_replicas_that_step_between_reduces_in_different_order_wait_for_each_other():
-    first = [forward(0, 0), forward(1, 0), backward(1, 0), backward(0, 0)]
-    second = [forward(0, 1), forward(1, 1), backward(1, 1), backward(0, 1)]
-    rows = [[*first, Reduce(0), Step(0), Reduce(1), Step(1)], [*second, Reduce(1), Step(1), Reduce(0), Step(0)]]
-    (deadlock,) = deadlocks(make_schedule("x", 2, 2, rows))
+    rows = (
+        "0F0 1F0 1B0 0B0 0REDUCE_GRAD 0STEP 1REDUCE_GRAD 1STEP",
+        "0F1 1F1 1B1 0B1 1REDUCE_GRAD 1STEP 0REDUCE_GRAD 0STEP",
+    )
+    (deadlock,) = deadlocks(lists_of(*rows))
     assert [(link.rank, link.index, link.why) for link in deadlock.links] == [
         (0, 4, Why.REPLICAS), (1, 6, Why.AFTER), (1, 5, Why.NEEDS),
         (1, 4, Why.REPLICAS), (0, 6, Why.AFTER), (0, 5, Why.NEEDS),
