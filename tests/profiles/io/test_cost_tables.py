@@ -59,6 +59,8 @@ def test_bytes_may_have_a_unit(load):
     [
         ("", "got 0 rows"),
         ("stage,forward_s\n0,1\n", "no backward"),
+        ("stage,forward_s,backward_input_s\n0,1,1\n", "no backward"),
+        ("stage,forward_s,backward_s\n99999999999999999999,1,1\n", "column stage"),
         ("stage,backward_s\n0,1\n", "no column forward_s"),
         ("stage,forward_s,backward_s,color\n0,1,1,1\n", "row 1: got column 'color'"),
         ("stage,forward_s,backward_s,stage\n0,1,1,0\n", "column stage twice"),

@@ -127,6 +127,7 @@ def edited(text, edit):
         (lambda f: f.update(layers=[]), "layers: got [], expected 1 or more entries; correct it"),
         (lambda f: f["layers"][0].update(step_s=-1), "layers.0.step_s: got -1"),
         (lambda f: f["layers"][0].update(step_s=math.nan), "layers.0.step_s: got nan"),
+        (lambda f: f["layers"][0].update(step_s="1"), "layers.0.step_s: got '1'"),
         (lambda f: f["layers"][0].update(step_s=1e300), "layers.0.step_s: got 1e+300, expected at most 1000000000000"),
         (lambda f: f["layers"][0].update(weight_bytes=1.5), "layers.0.weight_bytes: got 1.5"),
         (lambda f: f["layers"][0].update(weight_bytes=True), "layers.0.weight_bytes: got True"),
@@ -171,6 +172,8 @@ def test_a_fault_in_a_profile_is_told_with_file_and_place(tmp_path, edit, messag
         (lambda f: f["intra"].pop("bandwidth_bytes_per_s"), "intra.bandwidth_bytes_per_s: got nothing"),
         (lambda f: f.update(devices=[]), ": devices: got [], expected 1 or more entries; correct it, or measure"),
         (lambda f: f.update(devices=[{"node": -1}]), ": devices.0.node: got -1, expected at least 0; correct it"),
+        (lambda f: f.update(devices={}), ": devices: got {}, expected a list; correct it"),
+        (lambda f: f.update(inter=3), "inter: got 3"),
         (lambda f: f.update(origin="x" * 2001), "xxx..., expected 2000 or fewer characters; correct it"),
     ],
 )

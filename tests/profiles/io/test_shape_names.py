@@ -192,6 +192,7 @@ def test_a_faulty_configuration_is_refused_in_one_line(tmp_path, change, expecte
         ("hf:nowhere.json", "nowhere.json"),
         ("llama3-8b:layer=3", "did you mean layers? "),
         ("llama3-8b:layers=0", "layers: got 0, expected 1 to 10000; raise it"),
+        ("llama3-8b:layers=20000", "layers: got 20000, expected 1 to 10000; lower it"),
         ("llama3-8b:layers=x", "layers: got 'x', expected a number (int)"),
         ("llama3-8b:gated=perhaps", "gated: got 'perhaps', expected true or false"),
         ("llama3-8b:kv_heads=5", ": kv_heads: got 5, expected a divisor of heads=32; try kv_heads=4"),

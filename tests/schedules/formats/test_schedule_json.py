@@ -114,6 +114,7 @@ def test_traits_travel_and_a_file_without_them_says_nothing_of_them():
         (changed(ops=[["0SEND_F0>2"], []]), "ops[0][0]: got peer 2"),
         (changed(ops=[["1SEND_F0>1"], []]), "ops[0][0]: got receiving stage 2"),
         (changed(ops=[["1RECV_B0<1"], []]), "ops[0][0]: got sending stage 2"),
+        (changed(ops=[["5STEP"], []]), "ops[0][0]: got stage 5"),
     ],
 )  # fmt: skip
 def test_a_fault_is_named_with_its_place(text, words):

@@ -110,6 +110,7 @@ def test_the_compute_only_dialect_leaves_out_all_but_computations():
         ('0F0,"0B0\n', "line 1", "got no CSV"),
         ("0F0,0B0" + " " * 200_000, "line 1", "got no CSV"),
         ("", "", "got an empty file"),
+        ("\r\n \n", "", "got an empty file"),
         ("\ufeff0F0,0B0\n", "row 1, cell 1", "ufeff0F0"),
         ("0F0,0B0\x00\n", "row 1, cell 2", "0B0"),
         ("0F999999999,0B999999999\n", "micro-batches", "without 0"),
