@@ -10,7 +10,10 @@ Shapes: B micro-batch, D width.
 from __future__ import annotations
 
 from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -96,14 +99,14 @@ class DigitsHead(nn.Module):
 @cache
 def _scans() -> tuple[Tensor, Tensor]:
     """Return (pixels (1797, 64) of about unit scale, digits (1797,)), always in the same shuffled order."""
-    try:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # it has no types
-    except ModuleNotFoundError as error:
+    package = find_spec("sklearn")  # not imported: that would take more than a second in each process of a run
+    if package is None or package.origin is None:
         raise ProfileError(
             "model digits: got no package scikit-learn, which has the scans, expected it installed; try pip install "
             '"pipesched[digits]"'
-        ) from error
-    pixels, classes = load_digits(return_X_y=True)
+        )
+    rows = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    pixels, classes = rows[:, :-1], rows[:, -1]
     order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))
     return (torch.as_tensor(pixels, dtype=torch.float32)[order] - 5.0) / 6.0, torch.as_tensor(classes)[order].long()
 

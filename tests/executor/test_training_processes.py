@@ -13,7 +13,7 @@ from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.checkpoint_runs import a_job, locally
 
 TOKENS = {"model": "gpt:layers=2,width=8,heads=2,context=4", "dtype": "float64"}
-"""Not the digits: each process would load scikit-learn for them."""
+"""Options of a training on tokens, which every process draws itself."""
 
 
 @pytest.mark.distributed

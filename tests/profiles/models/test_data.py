@@ -48,7 +48,7 @@ def test_without_scikit_learn_it_is_said_what_to_install(monkeypatch):
     from pipesched.profiles.models import digits
 
     digits._scans.cache_clear()
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ProfileError, match=r'pip install "pipesched\[digits\]"'):
         resolve_model("digits").batch(1, 0)
 
