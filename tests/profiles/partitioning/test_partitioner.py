@@ -80,7 +80,7 @@ def test_no_partition_that_fits_is_faster_on_devices_of_their_own_speeds(costs, 
         assert partitioned.slowest_s == pytest.approx(min(slowest))
         assert over_memory(partitioned, cluster) is None
     else:
-        with pytest.raises(ProfileError, match=r"expected \d+ on each for"):
+        with pytest.raises(ProfileError, match=r"expected \d+ bytes on each for"):
             by_time(model, 1, cluster, num_stages)
 
 

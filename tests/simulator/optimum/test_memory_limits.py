@@ -105,7 +105,7 @@ def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found
         assert result.least.bound_s <= least_s <= result.makespan_s
         if limit == peaks[-1]:
             assert result.least.bound_s == least_s == result.makespan_s
-    with pytest.raises(SimulationError, match="give"):
+    with pytest.raises(SimulationError, match="try more memory"):
         pipesched.optimize(
             schedule, pipesched.Setup(costs, Cluster((Device(memory_bytes=peaks[0] - 1),) * p, link)), seconds=0
         )

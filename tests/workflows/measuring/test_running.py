@@ -109,7 +109,7 @@ def test_a_model_that_other_processes_cannot_make_is_refused(monkeypatch):
 
     made = resolve_model(MODEL)
     for model in (replace(made, name="made by hand"), replace(made, loss=other_loss)):
-        with pytest.raises(pipesched.ArgumentError, match=f"model: got '{model.name}', which other processes cannot m"):
+        with pytest.raises(pipesched.ArgumentError, match=f"model: got '{model.name}', which other processes cannot b"):
             pipesched.run(LISTS, model)
     monkeypatch.setattr("__main__.make", lambda: made, raising=False)
     with pytest.raises(
