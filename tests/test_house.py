@@ -144,6 +144,7 @@ def test_a_room_stands_in_the_stub_of_its_folder():
     assert [room for room in inner_rooms if exports(room.rpartition(".")[0]).get(room.rpartition(".")[2]) != room] == []
 
 
+@pytest.mark.slow
 def test_no_two_public_things_share_a_name():
     """Commands are named after what they do, as is the function of the library behind each."""
     homes = defaultdict(list)

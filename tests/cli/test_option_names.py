@@ -64,6 +64,7 @@ def test_what_the_library_advises_is_said_as_a_command(of_library, of_commands):
 COMMANDS = "|".join(("list", "show", "profile", "tune", "simulate", "run", "train", "plan", "verify"))
 
 
+@pytest.mark.slow
 def test_no_message_of_the_library_names_a_flag_or_a_command():
     package = Path(__file__).parents[2] / "pipesched"
     rooms = ("schedules", "profiles", "simulator", "executor", "workflows")

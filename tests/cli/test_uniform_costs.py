@@ -16,6 +16,7 @@ MAKESPAN_S = (M + (P - 1) / V) * (1 + 2)
 """Of interleaved 1F1B: arXiv:2104.04473, section 2.2."""
 
 
+@pytest.mark.slow
 def test_chunks_take_their_share_in_simulate_compare_and_gantt_alike(pipesched):
     assert MAKESPAN_S == 197.25
     alone = data(pipesched, f"simulate -s interleaved {CHUNKS}")
