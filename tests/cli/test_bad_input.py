@@ -17,13 +17,16 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.hand_timelines import play
-from tests.profiles.hand_profiles import layer, profile
+from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, two_ranks
 
 DATA = Path(__file__).parents[2] / "profiles" / "data"
 FREE = '{"latency_s": 0, "bandwidth_bytes_per_s": null}'
 CLUSTER = f'{{"format": "pipesched-cluster", "version": 1, "devices": [{{}}], "intra": {FREE}}}'
 NODE = "node%d -- Linear -- forward_compute_time=1, backward_compute_time=2, activation_size=8, parameter_size=8\n"
+GPU = {"memory_bytes": 10**9, "flops_per_s": {"bfloat16": 1e12}, "memory_bandwidth_bytes_per_s": 1e9,
+       "link_bandwidth_bytes_per_s": 1e9, "efficiency": 0.5}  # fmt: skip
+"""A GPU without a curve of its kernels."""
 SIMULATE = "simulate -s 1f1b -p 2 -m 4"
 COSTS = "--uniform f=1,b=2"
 
@@ -41,6 +44,9 @@ def models(tmp_path_factory):
     save_json(replace(plan, model="graph elsewhere/vgg16.graph.txt"), folder / "graph_plan.json")
     save_json(replace(plan, partition=(1, 1, 2)), folder / "three_plan.json")
     save_json(replace(profile(*[layer()] * 4), model="mlp:layers=3"), folder / "short.json")
+    bare = measurement(input_bytes=0, output_bytes=0, output_storage_bytes=0, saved_bytes=0)
+    save_json(profile(*[layer(bare, weight_bytes=0, optimizer_bytes=0)] * 4), folder / "bare.json")
+    (folder / "gpu.json").write_text(json.dumps(GPU))
     (folder / "circle.txt").write_text(f"{NODE % 1}{NODE % 2}\tnode1 -- node2\n\tnode2 -- node1\n")
     return folder
 
@@ -57,7 +63,9 @@ def bad(folder, models, no_ranks):
         "one.json": CLUSTER,
     }.items():
         (folder / name).write_text(text)
-    (folder / "measured.json").write_text(timeline_to_json(play(build("gpipe", 2, 4), source="measured")))
+    measured = play(build("gpipe", 2, 4), source="measured")
+    (folder / "measured.json").write_text(timeline_to_json(measured))
+    (folder / "works.json").write_text(timeline_to_json(replace(measured, spans=measured.without_messages)))
     (folder / "predicted.json").write_text(timeline_to_json(play(build("gpipe", 2, 4))))
     (folder / "binary.csv").write_bytes(bytes(range(256)) * 4)
     (folder / "folder.json").mkdir()

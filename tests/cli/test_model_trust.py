@@ -137,30 +137,28 @@ def test_what_a_file_names_is_not_imported(pipesched, folder, plant, line):
     assert answer.err.count("\n") == (1 if answer.code else 0)
 
 
-def as_rank(monkeypatch, num_processes):
-    names = {"RANK": 0, "WORLD_SIZE": num_processes, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}
-    for name, value in names.items():
-        monkeypatch.setenv(name, str(value))
+@pytest.fixture
+def as_rank(monkeypatch, capsys):
+    """Return what runs a rank of one process, or of two, and returns (code, err); a job is for one process."""
+
+    def call(num_processes, *words):
+        names = {"RANK": 0, "WORLD_SIZE": num_processes, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}
+        for name, value in names.items():
+            monkeypatch.setenv(name, str(value))
+        return run_rank([*words]), capsys.readouterr().err
+
+    return call
 
 
 @pytest.mark.parametrize(("file", "model"), [("job.json", COMMAND), ("training.json", MODULE)])
-def test_a_rank_imports_nothing_that_its_job_names(folder, plant, monkeypatch, capsys, model, file):
+def test_a_rank_imports_nothing_that_its_job_names_unless_it_is_told_to_trust_it(folder, plant, as_rank, model, file):
     plant(model)
-    as_rank(monkeypatch, 1)
-    assert run_rank([file]) == 2
-    told = capsys.readouterr().err
+    code, told = as_rank(1, file)
     assert not (folder / "PLANTED").exists()
-    assert told.count("\n") == 1
+    assert (code, told.count("\n"), "--trust-model" in told) == (2, 1, True)
     assert told.startswith(f"executor: {file}: ")
-    assert "--trust-model" in told
-
-
-@pytest.mark.parametrize("file", ["job.json", "training.json"])
-def test_a_rank_that_is_told_to_trust_its_job_goes_on(plant, monkeypatch, capsys, file):
-    plant(MODULE)
-    as_rank(monkeypatch, 2)  # one too many, so that it ends before it meets others
-    assert run_rank([file, "--trust-model"]) == 2
-    assert "2 processes" in capsys.readouterr().err
+    code, told = as_rank(2, file, "--trust-model")  # one too many, so that it ends before it meets others
+    assert (code, "2 processes" in told) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,9 @@ def test_costs_of_a_run_are_costs_to_other_commands(pipesched, run):
 def test_several_changes_at_once_are_told_in_a_table_of_80_columns(pipesched, run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     answer = pipesched(f"what-if run.json {CHANGES} --gantt change.png")
-    lines = answer.out.splitlines()
-
     assert answer.code == 0
-    assert max(map(len, (line.rstrip() for line in lines if "│" in line or "━" in line))) <= 80
+    lines = answer.out.splitlines()
+    assert max(len(line.rstrip()) for line in lines if "│" in line or "━" in line) <= 80
     asked = "gpipe+R, 6 micro-batches, device 1 x1.2 slower, link 0-1 x2 slower, latency x0.5"
     assert " ".join(answer.out.split()).startswith(f"what if: {asked} ")
     assert "in 80 % of 5 draws" in answer.out
