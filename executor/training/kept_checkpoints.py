@@ -29,7 +29,7 @@ def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
     if newest is None:
         name = " ".join(str(path).splitlines())
         raise ExecutionError(
-            f"{name}: got a folder without a checkpoint, expected one; try the folder that was given as `checkpoint`"
+            f"{name}: got no checkpoint there, expected one; try the folder that was given as `checkpoint`"
         )
     try:
         return newest, _required(newest)

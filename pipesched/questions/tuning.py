@@ -91,7 +91,7 @@ class TuneSettings(SearchSettings):
         int,
         Description(
             "Number of the best settings that get a steady-state time.",
-            more="The command prints as many settings that fit, and as many that do not.",
+            more="The command prints at most this number of settings that fit, and of settings that do not.",
             least=1,
             most=MAX_NUMBER,
             panel="Output",

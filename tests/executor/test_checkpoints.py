@@ -173,7 +173,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_what_differs(written):
     )
     assert "after 8 steps, expected at most 7" in refused(locally, a_job("1f1b", written, start=start, steps=7))
     assert f"try `resume={written}`" in refused(locally, a_job("1f1b", written))
-    assert "got a folder without a checkpoint" in refused(find_checkpoint, written / "step00000009")
+    assert "got no checkpoint there" in refused(find_checkpoint, written / "step00000009")
 
 
 def test_lists_are_left_only_after_all_of_their_steps(tmp_path):

@@ -177,7 +177,7 @@ class PlanSearch:
         if ranking.headroom > 0:
             faster = f"another plan may be {ranking.headroom:.1%} faster"
             return text + f"stopped with the best so far; {faster}{ranking.shortage}"
-        return text + f"stopped: the first plan is the best; the ranks of the others are not final{ranking.shortage}"
+        return text + f"stopped: the first plan is the best; the order of the others is not final{ranking.shortage}"
 
     def _lines(self, notes: Sequence[str]) -> list[str]:
         """Return the lines on the effort of the search, the notes, untried schedules and other trainers."""

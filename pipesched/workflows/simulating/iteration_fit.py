@@ -78,8 +78,8 @@ def fitted_to_iteration(source: ScheduleSource, setup: Setup, iteration_s: float
     if not least_s <= iteration_s <= most_s:
         raise ArgumentError(
             f"fit_iteration_s: got {readable_s(iteration_s)}, expected {readable_s(least_s)} to {readable_s(most_s)}, "
-            f"the range of factors {LEAST_FIT:g} to {MOST_FIT:g} on the layers of this setting; check the seconds and "
-            "the setting"
+            f"the times of this setting with factors of {LEAST_FIT:g} to {MOST_FIT:g} on its layers; check the seconds "
+            "and the setting"
         )
     factor = float(brentq(lambda factor: seconds(factor) - iteration_s, LEAST_FIT, MOST_FIT, xtol=1e-12))
     return fitted(factor), IterationFit(factor, iteration_s, seconds(1.0))

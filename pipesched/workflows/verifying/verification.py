@@ -146,7 +146,7 @@ def verify_rounds(question: VerifyRoundsQuestion) -> RoundsVerification:
     if is_rank():
         raise ArgumentError(
             "rounds: got rounds under torchrun, where every process would profile for itself, expected a start without "
-            "torchrun; start `verify` directly"
+            "torchrun; leave torchrun out"
         )
     steps = shares_of_steps(question.progress, 2 * question.rounds + 1)
 

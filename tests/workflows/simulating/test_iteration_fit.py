@@ -104,7 +104,8 @@ def test_seconds_that_no_factor_gives_are_refused_with_the_seconds_that_one_give
     setup = pipesched.Setup(estimate(), LINKED)
     known_s = share * pipesched.simulate(LISTS, setup).makespan_s
     with pytest.raises(
-        ArgumentError, match=r"fit_iteration_s: got .*s, expected .*s to .*s, the range of factors .*; check"
+        ArgumentError,
+        match=r"fit_iteration_s: got .*s, expected .*s to .*s, the times of this setting with factors .*; check",
     ):
         pipesched.simulate(LISTS, setup, fit_iteration_s=known_s)
 
