@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command within a second and with a line, whoever swallows what Python raises, and leaves no file.
+"""Ctrl-C ends a command within a second and with a line, though other code may swallow KeyboardInterrupt.
 
 While the command line is imported too; a library's import ends as at any other.
 """

@@ -1,4 +1,4 @@
-"""Numbers, counts and sizes in options: what is refused is answered with what was meant."""
+"""Numbers, counts and sizes in options: a refusal suggests the value that was probably meant."""
 
 import pytest
 

@@ -139,7 +139,7 @@ def test_what_a_file_names_is_not_imported(pipesched, folder, plant, line):
 
 @pytest.fixture
 def as_rank(monkeypatch, capsys):
-    """Return what runs a rank of one process, or of two, and returns (code, err); a job is for one process."""
+    """Return a function that runs the first of one or two ranks of a job for one, and returns (code, err)."""
 
     def call(num_processes, *words):
         names = {"RANK": 0, "WORLD_SIZE": num_processes, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}
@@ -153,12 +153,12 @@ def as_rank(monkeypatch, capsys):
 @pytest.mark.parametrize(("file", "model"), [("job.json", COMMAND), ("training.json", MODULE)])
 def test_a_rank_imports_nothing_that_its_job_names_unless_it_is_told_to_trust_it(folder, plant, as_rank, model, file):
     plant(model)
-    code, told = as_rank(1, file)
+    code, line = as_rank(1, file)
     assert not (folder / "PLANTED").exists()
-    assert (code, told.count("\n"), "--trust-model" in told) == (2, 1, True)
-    assert told.startswith(f"executor: {file}: ")
-    code, told = as_rank(2, file, "--trust-model")  # one too many, so that it ends before it meets others
-    assert (code, "2 processes" in told) == (2, True)
+    assert (code, line.count("\n"), "--trust-model" in line) == (2, 1, True)
+    assert line.startswith(f"executor: {file}: ")
+    code, line = as_rank(2, file, "--trust-model")  # one process too many: refused before ranks meet
+    assert (code, "2 processes" in line) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ WRONG = (None, True, "5", "", -1, 2**63, 10**25, 0.5, 1e300, float("nan"), float
 
 
 def damaged(name, data):
-    """Yield what is left of a file that is cut short, and of JSON values of other types and values too deep."""
+    """Yield damaged copies of a file: cut short, with JSON values of other types, and nested too deep."""
     chance = random.Random(name)
     yield from (data[:length] for length in (0, 1, *chance.sample(range(2, len(data) - 2), 4)))
     if not name.endswith(".json"):

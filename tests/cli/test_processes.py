@@ -102,7 +102,7 @@ def test_the_exit_code_is_right_where_nobody_can_be_told(tmp_path, line, to, cod
 def test_a_limit_of_memory_is_said_in_one_line(tmp_path, line, megabytes, begins):
     command = f"ulimit -v {megabytes * 1024} && exec {sys.executable} -m pipesched {line.format(folder=tmp_path)}"
     done = run(["sh", "-c", command], cwd=ROOT)
-    if done.returncode != 0 or megabytes != 200:  # what matplotlib takes is not known
+    if done.returncode != 0 or megabytes != 200:  # the memory of matplotlib is not known
         assert (done.returncode, done.stderr.count("\n"), list(tmp_path.iterdir())) == (2, 1, []), done.stderr
         assert done.stderr.startswith(f"pipesched: {begins}")
 
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_written_is_refused_in_one_line(pipesched, tmp_pat
 
 @pytest.fixture
 def begin(tmp_path):
-    """Return what starts a command whose processes and files are looked for in a folder of its own."""
+    """Return a function that starts a command in an empty folder, where its processes and files are found."""
     if not Path("/proc/self/cwd").exists():
         pytest.skip("looks for the processes in /proc")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}

@@ -145,7 +145,7 @@ def refused(*parts: str, start: str = "") -> Iterator[pytest.ExceptionInfo[Sched
 
 @contextmanager
 def refused_file(start: str, *parts: str) -> Iterator[None]:
-    """Expect a short refusal of a text that begins with its place and says what was expected, and what to try."""
+    """Expect a short refusal that begins with the place and has the expected value and advice."""
     with refused(*parts, "expected", "; try", start=start) as error:
         yield
     assert len(str(error.value)) < 1000

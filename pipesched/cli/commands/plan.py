@@ -119,17 +119,20 @@ class ModelOptions(LayerSettings):
         return measuring.profile_of_layers(file, sizes[0]).profile
 
 
+PlannedModel = Annotated[
+    str,
+    typer.Argument(
+        help=(
+            "Profile (JSON), graph (.txt), table of layers (CSV), transformer to estimate (llama3-70b, "
+            "hf:config.json, transformer:layers=..), or another model, which is measured first."
+        )
+    ),
+]
+
+
 @grouped
 def plan(
-    profile: Annotated[
-        str,
-        typer.Argument(
-            help=(
-                "Profile (JSON), graph (.txt), table of layers (CSV), transformer to estimate (llama3-70b, "
-                "hf:config.json, transformer:layers=..), or another model, which is measured first."
-            )
-        ),
-    ],
+    profile: PlannedModel,
     machines: MachineOptions,
     asked: PlanSettings,
     layout: LayoutOptions = LayoutOptions(),

@@ -115,10 +115,7 @@ def profile(
         got = "none" if name is None else "both"
         raise InputError(f"profile: got {got} of MODEL and --from, expected one; try 'pipesched profile gpt'")
     if input_share is not None and not is_table:
-        raise InputError(
-            "--input-share: got this option without a table of layers, expected --layer-costs too; leave --input-share "
-            "out"
-        )
+        raise InputError("--input-share: got no table of layers, expected --layer-costs too; leave --input-share out")
     measured: ProfileMeasurement | MeasuredCosts
     if is_table:
         measured = _of_table(known, layers, estimate, stages, input_share)

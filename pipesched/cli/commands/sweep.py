@@ -47,11 +47,7 @@ def sweep(
     asked: SweepSettings,
     parameters: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            rich_help_panel="Schedule",
-            help="Values of a parameter of the schedules, as key=1,2,4; repeatable.",
-        ),
+        typer.Option("--set", rich_help_panel="Schedule", help="Values of a parameter, as key=1,2,4; repeatable."),
     ] = None,
     costs: EstimatedCostOptions = EstimatedCostOptions(),  # noqa: B008 -- frozen
     network: NetworkOptions = NetworkOptions(),  # noqa: B008

@@ -110,10 +110,7 @@ def train(
     ] = None,
     target_loss: Annotated[float | None, typer.Option(help="Target of the training loss.")] = None,
     num_seeds: Annotated[
-        int,
-        typer.Option(
-            "--seeds", help="Number of runs of each schedule, with seeds counted from --seed.", min=1, max=MAX_NUMBER
-        ),
+        int, typer.Option("--seeds", help="Number of runs of each schedule, with rising seeds.", min=1, max=MAX_NUMBER)
     ] = 1,
     outputs: TrainOutputs,
 ) -> None:

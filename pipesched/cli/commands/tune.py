@@ -200,22 +200,25 @@ def _line(*words: str) -> str:
     return shlex.join(["pipesched", *words])
 
 
+NumVerified = Annotated[
+    int | None,
+    typer.Option(
+        help=(
+            "Run the best N settings and plain 1F1B here, and compare the times with the prediction; with "
+            "--budget: number of settings in the race (default: 4)."
+        ),
+        min=1,
+    ),
+]
+
+
 @grouped
 def tune(
     tuned: TunedModel,
     asked: TuneSettings,
     machines: MachineOptions = MachineOptions(),  # noqa: B008 -- frozen
     runs: MeasureSettings = MeasureSettings(),  # noqa: B008
-    verify: Annotated[
-        int | None,
-        typer.Option(
-            help=(
-                "Run the best N settings and plain 1F1B here, and compare the times with the prediction; with "
-                "--budget: number of settings in the race (default: 4)."
-            ),
-            min=1,
-        ),
-    ] = None,
+    verify: NumVerified = None,
     plot: Annotated[Path | None, file_option("Draw time and memory over M and N", FIGURE_SUFFIXES)] = None,
     json: Json = False,
     out: Annotated[list[Path] | None, out_option("Write every setting", (*TABLE, PAGE), is_repeatable=True)] = None,

@@ -45,9 +45,7 @@ def verify(
     json: Json = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder for Timelines, Gantt chart, page and trace; or the name of a page (.html)."
-        ),
+        typer.Option("--out", "-o", help="Folder for Timelines, Gantt chart, page and trace; or a page (.html)."),
     ] = None,
 ) -> None:
     """Profile MODEL (unless --profile), simulate, run, compare. --schedule takes several, as gpipe,1f1b.

@@ -38,7 +38,7 @@ WRONG = [
         "deadlock: rank 0 at 0B0 waits for the gradient 0 of stage 1, "
         "rank 1 at 1F0 waits for the activation 0 of stage 0$",
     ),
-    # it stops only those who need it
+    # only ranks that need the missing message stop
     (
         without(ONE_F_ONE_B, "0SEND_F2"),
         r"rank 1 failed at 1F2 \(micro-batch 2\): 1RECV_F2: rank 0 sends 0SEND_F3 at this place of the channel",

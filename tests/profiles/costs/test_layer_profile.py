@@ -214,7 +214,7 @@ def test_seconds_lie_half_way_and_bytes_stay():
 
 
 def test_of_three_each_number_is_its_own_median():
-    """The slowest profile of one number is not that of another."""
+    """The slowest profile by one number is another profile than the slowest by another number."""
     several = [profile(layer(measurement(1, f, b))) for f, b in ((1.0, 9.0), (2.0, 7.0), (9.0, 1.0))]
     (median,) = median_profile(*several).layers[0].measurements
     assert (median.forward_s, median.backward_s) == (2.0, 7.0)

@@ -1,4 +1,4 @@
-"""PyTorch as the oracle: it reads what we write, and we read and run what it writes."""
+"""PyTorch as the oracle: PyTorch reads our files; PyTorch's files are read and run here."""
 
 import csv
 import io

@@ -161,7 +161,7 @@ def changed(document, place, value, name=None):
 
 
 def damaged(document, place):
-    """Yield what is wrong and the document in which it is so; `place` in a list stands for the members of the list."""
+    """Yield each fault and a document with it; `place` in a list stands for the members of the list."""
     if isinstance(place[-1], str):
         yield "missing", changed(document, place, None)
         yield "more", changed(document, place, 1, "no_such_field")

@@ -31,7 +31,7 @@ def small(**others):
 
 
 def simulated(row, setup):
-    """Return the simulation of the setting of a row; only a link and a limit of memory are not those of `setup`."""
+    """Simulate the setting of a row, under `setup` with another link and another memory limit."""
     names = ("schedule", "num_ranks", "num_microbatches", "num_chunks")
     lists = pipesched.build(*(row[name] for name in names))
     if row["recomputes"]:
