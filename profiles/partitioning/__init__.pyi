@@ -23,7 +23,11 @@ from .pipedream_partition import Level as Level
 from .pipedream_partition import ReplicatedStage as ReplicatedStage
 from .pipedream_partition import ReplicationForm as ReplicationForm
 from .pipedream_partition import replicated_partition as replicated_partition
+from .rank_work import CutTable as CutTable
 from .rank_work import Layers as Layers
 from .rank_work import RankWork as RankWork
+from .rank_work import Stages as Stages
 from .rank_work import balanced_over_ranks as balanced_over_ranks
+from .rank_work import bounds_of as bounds_of
+from .rank_work import busiest_first as busiest_first
 from .rank_work import first_cuts as first_cuts

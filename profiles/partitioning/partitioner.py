@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise
+from operator import itemgetter
+
+import numpy as np
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
@@ -21,7 +24,7 @@ from pipesched.profiles.partitioning.pipedream_partition import (
     replicated_partition,
     slowest_s,
 )
-from pipesched.profiles.partitioning.rank_work import RankWork, balanced_over_ranks
+from pipesched.profiles.partitioning.rank_work import RankWork, balanced_over_ranks, busiest_first
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import computes, in_flight_change
 
@@ -175,7 +178,7 @@ def by_time(
         firsts = (bounds, uniform_partition(len(seconds), num_stages))
         work = RankWork(num_stages, stages)
         cuts = [balanced_over_ranks(work, tuple(last - first for first, last in cut)) for cut in firsts]
-        best = min(cuts, key=lambda cut: sorted(work.loads_s(cut), reverse=True))
+        _, best = min(zip(busiest_first(work, np.array(cuts)), cuts, strict=True), key=itemgetter(0))
         bounds = tuple(pairwise(accumulate(best, initial=0)))
     return _straight(cost_of, bounds, cluster, num_devices, order)
 

@@ -1,4 +1,4 @@
-"""The work of ranks and channels for a cut of the layers, and a cut with little work of the busiest rank.
+"""The work of ranks and channels for cuts of the layers, and a cut with little work of the busiest rank.
 
 stages   0  1  2  3        rank 0 of interleaved 1F1B has stages 0 and 2, rank 1 has 1 and 3:
 layers   2  1  1  2        a rank's work is the sum over its stages, here 3 layers each
@@ -6,15 +6,22 @@ layers   2  1  1  2        a rank's work is the sum over its stages, here 3 laye
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.profiles.partitioning.minimax import balanced_partitions, uniform_partition
+from pipesched.schedules.columns import Float64s
 
 Layers: TypeAlias = tuple[int, ...]
 """Layers of each stage."""
+CutTable: TypeAlias = npt.NDArray[np.intp]
+"""Layers of each stage, for several cuts: cuts x stages."""
+Stages: TypeAlias = tuple[tuple[int, Sequence[float]], ...]
+"""Stages of a rank or channel, each with seconds by layer."""
 
 _MOST_STAGES = 8
 """Stages up to which a layer moves between any two; with more, between neighbours and from the busiest rank."""
@@ -22,66 +29,90 @@ _MOST_MOVES = 200
 """Largest number of moves of a layer to balance the ranks."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class RankWork:
-    """The work of each rank on its stages, for any cut of the layers.
+    """The work of each rank on its stages, for any cuts of the layers.
 
-    Attributes:
+    Args:
         num_stages: Stages of the schedule.
-        ranks: For each rank, its stages with prefix sums: entry k is the work of the layers before layer k on this rank
-            [s].
+        ranks: For each rank that has stages, these with prefix sums: entry k is the work of the layers before layer k
+            on this rank [s].
         channels: For each channel, the stages whose outputs it carries, with the seconds of their messages: entry k is
-            for a next stage that begins at layer k [s].
+            for a next stage that begins at layer k [s]; entry 0 is 0.
     """
 
-    num_stages: int
-    ranks: tuple[tuple[tuple[int, Sequence[float]], ...], ...]
-    channels: tuple[tuple[tuple[int, Sequence[float]], ...], ...] = ()
+    def __init__(self, num_stages: int, ranks: Sequence[Stages], channels: Sequence[Stages] = ()) -> None:
+        self.num_stages, self.ranks, self.channels = num_stages, ranks, channels
+        owners = [*ranks, *channels]
+        self._stages_of = [[stage for stage, _ in owner] for owner in owners]
+        self._stages = np.array([stage for stages in self._stages_of for stage in stages], np.intp)
+        self._firsts = np.array([*accumulate(map(len, self._stages_of), initial=0)][:-1], np.intp)
+        self._seconds = np.array([seconds for owner in owners for _, seconds in owner], np.float64)
+        self._is_work = np.repeat([1] * len(ranks) + [0] * len(channels), [*map(len, owners)])
 
-    def loads_s(self, layers: Layers) -> list[float]:
-        """Return the work of each rank, and then of each channel [s]."""
-        ends = (0, *accumulate(layers))
-        return [
-            *[sum([sums[ends[stage + 1]] - sums[ends[stage]] for stage, sums in stages]) for stages in self.ranks],
-            *[sum([seconds[ends[stage + 1]] for stage, seconds in stages]) for stages in self.channels],
-        ]
+    def loads_s(self, cuts: CutTable) -> Float64s:
+        """Return the work of each rank, and then of each channel [s]: cuts x (ranks and channels)."""
+        begins, ends = bounds_of(cuts)
+        rows = range(len(self._stages))
+        befores_s = self._seconds[rows, begins[:, self._stages] * self._is_work]
+        return self._sums(self._seconds[rows, ends[:, self._stages]] - befores_s)
 
-    def moves(self, layers: Layers, costs: Sequence[float]) -> Iterator[Layers]:
-        """Yield the cuts with one layer moved from one stage to another; other stages keep their number of layers.
+    def over_stages(self, values: Float64s) -> Float64s:
+        """Add values of stages, cuts x stages, over the stages of each rank, and then of each channel."""
+        return self._sums(values[:, self._stages])
+
+    def at_first_stage(self, values: Float64s) -> Float64s:
+        """Return the values, cuts x stages, of the first stage of each rank, and then of each channel."""
+        return values[:, self._stages[self._firsts]]
+
+    def moves(self, layers: Layers, costs: Sequence[float]) -> CutTable:
+        """Return the cuts with one layer moved from one stage to another; other stages keep their number of layers.
 
         Args:
             layers: Layers of each stage.
             costs: Cost of each rank and channel. With many stages, layers of the costliest rank or channel move to any
                 stage, and other layers only to neighbours.
         """
-        stages = range(self.num_stages)
-        costliest = {stage for stage, _ in (*self.ranks, *self.channels)[max(range(len(costs)), key=costs.__getitem__)]}
-        for source in stages:
-            if layers[source] == 1:
-                continue
-            is_wide = self.num_stages <= _MOST_STAGES or source in costliest
-            for target in stages if is_wide else (source - 1, source + 1):
-                if target != source and 0 <= target < self.num_stages:
-                    moved = [*layers]
-                    moved[source] -= 1
-                    moved[target] += 1
-                    yield tuple(moved)
+        stages, costliest = range(self.num_stages), self._stages_of[int(np.argmax(costs))]
+        pairs = [
+            (source, target)
+            for source in stages
+            if layers[source] > 1
+            for target in (stages if len(stages) <= _MOST_STAGES or source in costliest else (source - 1, source + 1))
+            if target != source and target in stages
+        ]
+        cuts, numbers = np.tile(np.array(layers, np.intp), (len(pairs), 1)), range(len(pairs))
+        cuts[numbers, [source for source, _ in pairs]] -= 1
+        cuts[numbers, [target for _, target in pairs]] += 1
+        return cuts
+
+    def _sums(self, values: Float64s) -> Float64s:
+        sums: Float64s = np.add.reduceat(values, self._firsts, axis=1)
+        return sums
+
+
+def bounds_of(cuts: CutTable) -> tuple[CutTable, CutTable]:
+    """Return the first layer of each stage, and the layer behind its last: cuts x stages each."""
+    ends = cuts.cumsum(axis=1)
+    return ends - cuts, ends
 
 
 def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
     """Return a cut with little work of the busiest rank: improve `layers` by moving one layer at a time."""
-    loads_s = work.loads_s(layers)
-    key = sorted(loads_s, reverse=True)
+    key = busiest_first(work, np.array([layers]))[0]
     for _ in range(_MOST_MOVES):
-        best = None
-        for moved in work.moves(layers, loads_s):
-            moved_key = sorted(work.loads_s(moved), reverse=True)
-            if moved_key < key:
-                best, key = moved, moved_key
-        if best is None:
+        cuts = work.moves(layers, work.loads_s(np.array([layers]))[0])
+        least, number = min(zip(busiest_first(work, cuts), range(len(cuts)), strict=True), default=(key, 0))
+        if least >= key:
             break
-        layers, loads_s = best, work.loads_s(best)
+        key, layers = least, tuple(cuts[number].tolist())
     return layers
+
+
+def busiest_first(work: RankWork, cuts: CutTable) -> list[list[float]]:
+    """Return the work of all ranks and channels for each cut, the largest first [s]."""
+    sorted_s: list[list[float]] = (-np.sort(-work.loads_s(cuts))).tolist()
+    return sorted_s
 
 
 def first_cuts(work: RankWork, seconds: Sequence[float]) -> list[Layers]:

@@ -29,7 +29,7 @@ from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loaded_program import LoadedProgram
 from pipesched.simulator.fast.program import Program
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
-from pipesched.simulator.memory import iteration, peak_memory, with_memory
+from pipesched.simulator.memory import iteration, peak_bytes
 
 _UNABLE = (ScheduleError, SimulationError, ProfileError)
 
@@ -109,8 +109,7 @@ class CompiledLists:
             return timeline, {}
         if timeline is None or self._program is None or self._lowered.ranks_per_device > 1:
             timeline = timeline or self._simpys(jitter, seed)
-            memory = with_memory(timeline, self._costs, self._lowered).memory
-            return timeline, {device: peak.total_bytes for device, peak in peak_memory(memory).items()}
+            return timeline, peak_bytes(timeline, self._costs, self._lowered)
         if self._held is None:
             self._held = held_on_devices(self._program, self._costs)
         return timeline, {held.device: held.peak_bytes(times_s, 1) for held in self._held}

@@ -25,7 +25,6 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.columns import OpColumns, machine_code, message_table, op_cells
 from pipesched.schedules.ops import Group, Message, Payload, Reduce, WorkOp
 from pipesched.schedules.semantics import Channel
-from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.fast.instruction_writer import (
     CROWDED,
@@ -234,23 +233,19 @@ def _messages(columns: OpColumns, cells: Iterable[int]) -> Iterator[Message]:
 
 
 def _copies(schedule: Schedule) -> machine_code.Int8s:
-    """Return, for each cell, whether it is a Step that keeps a copy of the old weights; empty if none does."""
+    """Return, for each cell, whether it is a Step that keeps a copy of the old weights; empty if none does.
+
+    A Step does if a later computation of its stage reads the replaced version; `stashing_steps` finds the same in ops.
+    """
     columns, copies = schedule.columns, machine_code.int8s(0)
-    for rank, (begin, end) in enumerate(pairwise(columns.begins.tolist())):
-        codes = columns.codes[begin:end]
-        if not _computes_after_step(codes):
-            continue
-        stashing = stashing_steps(schedule.ops[rank])
-        if stashing and not len(copies):
-            copies = machine_code.int8s(len(columns.codes))
-        op = 0
-        for cell, code in enumerate(codes.tolist() if stashing else (), begin):
-            copies[cell] = op in stashing
-            op += code < op_cells.OVERLAPPED
+    for begin, end in pairwise(columns.begins.tolist()):
+        codes, stages = columns.codes[begin:end], columns.stages[begin:end]
+        versions = np.zeros_like(stages) if columns.others is None else columns.others[begin:end]
+        is_step, computes = codes == op_cells.STEP, (codes < op_cells.SEND_F) | (codes >= op_cells.OVERLAPPED)
+        for stage in np.unique(stages[is_step]):
+            own_steps, own_computes = is_step & (stages == stage), computes & (stages == stage)
+            replaced = versions[own_computes & (versions < own_steps.cumsum())]
+            if len(replaced):
+                copies = copies if len(copies) else machine_code.int8s(len(columns.codes))
+                copies[begin + np.flatnonzero(own_steps)[replaced]] = 1
     return copies
-
-
-def _computes_after_step(codes: machine_code.Int8s) -> bool:
-    """Whether a computation comes after a Step; it may then read the weights from before the Step."""
-    steps = np.flatnonzero(codes == op_cells.STEP)
-    return bool(len(steps)) and bool(((codes < op_cells.SEND_F) | (codes >= op_cells.OVERLAPPED))[steps[0] :].any())

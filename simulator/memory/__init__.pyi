@@ -12,6 +12,7 @@ from .memory_samples import fullest_moment as fullest_moment
 from .memory_samples import iteration as iteration
 from .memory_samples import memory as memory
 from .memory_samples import over_capacity as over_capacity
+from .memory_samples import peak_bytes as peak_bytes
 from .memory_samples import peak_memory as peak_memory
 from .memory_samples import require_stages as require_stages
 from .memory_samples import with_memory as with_memory

@@ -87,6 +87,26 @@ def memory(
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
+    held = _held(timeline, costs, schedule, buffers)
+    amounts = held.amounts
+    if num_pipelines > 1:  # in Python's numbers, which have any size
+        amounts = amounts.astype(object) * [1 if kind == "reference" else num_pipelines for kind in KINDS]
+    columns = zip(held.devices.tolist(), held.times.tolist(), amounts.tolist(), strict=True)
+    return tuple(MemorySample(device, time_s, tuple(zip(KINDS, its, strict=True))) for device, time_s, its in columns)
+
+
+def peak_bytes(
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
+) -> dict[int, int]:
+    """Return the peak of every device [bytes]: the largest total of `memory`, whose arguments and errors it has."""
+    held = _held(timeline, costs, schedule, buffers)
+    devices, begins = np.unique(held.devices, return_index=True)
+    peaks = np.maximum.reduceat(held.amounts.sum(axis=1), begins) if len(devices) else begins
+    return dict(zip(devices.tolist(), peaks.tolist(), strict=True))
+
+
+def _held(timeline: Timeline, costs: StageCosts, schedule: Schedule, buffers: Buffers) -> Totals:
+    """Return the bytes of all kinds of each device whenever they change, in order of device, then time."""
     require_stages(schedule, costs)
     spans, rows = timeline.columns, lifetimes(timeline.columns.ops, schedule.num_stages, buffers)
     num_bytes, begin_s = row_bytes(rows, costs, schedule.num_stages, buffers), spans.begin_s
@@ -114,12 +134,7 @@ def memory(
         changes[is_change],
     )
     held = held.where(_last_longer(held, begin_s) | _inside_short(timeline, instants, held))
-    held = held.where(seen_at_once(held, held.amounts.sum(axis=1)))
-    amounts = held.amounts
-    if num_pipelines > 1:  # in Python's numbers, which have any size
-        amounts = amounts.astype(object) * [1 if kind == "reference" else num_pipelines for kind in KINDS]
-    columns = zip(held.devices.tolist(), held.times.tolist(), amounts.tolist(), strict=True)
-    return tuple(MemorySample(device, time_s, tuple(zip(KINDS, its, strict=True))) for device, time_s, its in columns)
+    return held.where(seen_at_once(held, held.amounts.sum(axis=1)))
 
 
 def require_stages(schedule: Schedule, costs: StageCosts) -> None:

@@ -28,7 +28,7 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError
 from pipesched.simulator.fast import simulate_arrays
-from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.memory import peak_bytes
 from pipesched.simulator.optimum.activation_room import ActivationRoom
 from pipesched.simulator.optimum.op_times import OpTimes, objective_ticks
 from pipesched.simulator.optimum.order_model import OrderRequest
@@ -292,10 +292,10 @@ def excess_in(room: ActivationRoom, costs: StageCosts, cluster: Cluster) -> Exce
         if not room.counts_bytes:
             return (0,) * schedule.num_ranks
         lowered = lower(schedule)
-        peaks = peak_memory(memory(simulate_arrays(lowered, costs, cluster), costs, lowered))
+        peaks = peak_bytes(simulate_arrays(lowered, costs, cluster), costs, lowered)
         limits = [cluster.devices[device].memory_bytes for device in schedule.rank_to_device]
         over = [
-            0 if limit is None or device not in peaks else max(0, peaks[device].total_bytes - limit)
+            0 if limit is None or device not in peaks else max(0, peaks[device] - limit)
             for device, limit in zip(schedule.rank_to_device, limits, strict=True)
         ]
         return tuple(-(-num_bytes // room.unit_bytes) for num_bytes in over)

@@ -12,13 +12,17 @@ cut over its own bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import accumulate, combinations, pairwise
+from itertools import combinations, pairwise
+from operator import itemgetter
 from typing import TypeAlias, final
 
-from pipesched.profiles.partitioning import Layers, RankWork
+import numpy as np
+
+from pipesched.profiles.partitioning import CutTable, Layers, RankWork, bounds_of
+from pipesched.schedules.columns import Float64s
 
 CutCost: TypeAlias = Callable[[Layers], tuple[float, ...]]
 """Returns the cost of a cut as a tuple to compare: bytes over memory, seconds, and tie-breakers."""
@@ -35,7 +39,7 @@ _FEW_CUTS = 1_000
 """Number of cuts up to which all are looked at, if there is room."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CutBounds:
     """Lower bounds of the seconds of cuts: the work of a rank or channel, plus the way to it if there is a flush.
 
@@ -44,44 +48,45 @@ class CutBounds:
         there_s: Seconds of the way of a forward through all layers before layer 0, 1, ..
         back_s: Seconds of the way of a backward likewise; 0 where a rank does not wait for the way back.
         steps_s: Upper bound on the seconds of the Steps of these layers, which a rank runs during the way back.
-        hops_s: For each stage, the seconds of its activation if layer 0, 1, .. were the first of the next stage; empty
-            if no message is sent, or no way counts.
+        hops_s: For each stage, the seconds of its activation if layer 0, 1, .. were the first of the next stage; 0 if
+            no message is sent, or no way counts: stages x (layers + 1).
         returns_s: Seconds of its gradient likewise.
         hidden: Share of the shorter direction's work that may hide behind the other's.
     """
 
     work: RankWork
-    there_s: Sequence[float]
-    back_s: Sequence[float]
-    steps_s: Sequence[float]
-    hops_s: Sequence[Sequence[float]]
-    returns_s: Sequence[Sequence[float]]
+    there_s: Float64s
+    back_s: Float64s
+    steps_s: Float64s
+    hops_s: Float64s
+    returns_s: Float64s
     hidden: float = 0.0
 
-    def of_all(self, layers: Layers) -> list[float]:
-        """Return the least seconds of each rank, and then of each channel."""
-        ends, shown, hop_s, return_s = (0, *accumulate(layers)), 1 - self.hidden, 0.0, 0.0
-        bounds_s, ways_s, is_back, steps_s = [], [], self.back_s[-1] > 0, self.steps_s
-        for end, next_end, hops_s, returns_s in zip(ends, ends[1:], self.hops_s, self.returns_s, strict=False):
-            ways_s.append((hop_s + self.there_s[end], return_s * is_back + self.back_s[end]))
-            hop_s += hops_s[next_end] if hops_s else 0.0
-            return_s += returns_s[next_end] if returns_s else 0.0
-        for stages in self.work.ranks:  # written out, as it is asked most
-            seconds = stepped_s = 0.0
-            for stage, sums in stages:
-                begin, end = ends[stage], ends[stage + 1]
-                seconds += sums[end] - sums[begin]
-                stepped_s += steps_s[end] - steps_s[begin]
-            there_s, back_s = ways_s[stages[0][0]] if stages else (0.0, 0.0)
-            bounds_s.append(seconds * shown + there_s + max(0.0, back_s - stepped_s))
-        for channel in self.work.channels:
-            begin, end = ends[channel[0][0]], ends[channel[0][0] + 1]
-            seconds = self.there_s[end] - self.there_s[begin] + self.back_s[end] - self.back_s[begin]
-            seconds += sum(ways_s[channel[0][0]])
-            for stage, messages_s in channel:
-                seconds += messages_s[ends[stage + 1]]
-            bounds_s.append(seconds)
+    def of_all(self, cuts: CutTable) -> Float64s:
+        """Return the least seconds of each rank, and then of each channel: cuts x (ranks and channels)."""
+        begins, ends = bounds_of(cuts)
+        is_back, work = self.back_s[-1] > 0, self.work
+        ahead_s = work.at_first_stage(self.there_s[begins] + _before(self.hops_s, ends))
+        behind_s = work.at_first_stage(self.back_s[begins] + _before(self.returns_s, ends) * is_back)
+        inside_s = self.there_s[ends] - self.there_s[begins] + self.back_s[ends] - self.back_s[begins]
+        stepped_s = work.over_stages(self.steps_s[ends] - self.steps_s[begins])
+        loads_s = work.loads_s(cuts)
+        of_ranks_s = loads_s * (1 - self.hidden) + ahead_s + np.maximum(0.0, behind_s - stepped_s)
+        of_channels_s = work.at_first_stage(inside_s) + ahead_s + behind_s + loads_s
+        return np.where(np.arange(loads_s.shape[1]) < len(work.ranks), of_ranks_s, of_channels_s)
+
+    def of(self, cuts: Sequence[Layers]) -> list[float]:
+        """Return the least seconds of each cut."""
+        bounds_s: list[float] = self.of_all(np.array(cuts)).max(axis=1).tolist() if cuts else []
         return bounds_s
+
+
+def _before(messages_s: Float64s, ends: CutTable) -> Float64s:
+    """Return the seconds of the messages of all stages before each stage: cuts x stages."""
+    seconds = messages_s[range(ends.shape[1]), ends]
+    seconds = np.roll(seconds, 1, axis=1)
+    seconds[:, 0] = 0.0
+    return seconds.cumsum(axis=1)
 
 
 @final
@@ -106,8 +111,8 @@ class CutSearch:
         """Return the cheapest cut found; no start is cheaper."""
         num_measured = 0
         self._seen.update(starts)
-        for layers in sorted(starts, key=self._bound_s):
-            if self._may_win(bound_s := self._bound_s(layers)):
+        for bound_s, layers in sorted(zip(self._bounds.of(starts), starts, strict=True), key=itemgetter(0)):
+            if self._may_win(bound_s):
                 self._expand(layers, bound_s, *self._tried(layers, bound_s))
         passed = 0
         rest, patience = self._all(starts[0]), _PATIENCE if _num_cuts(starts[0]) > _FEW_CUTS else self._most
@@ -115,10 +120,10 @@ class CutSearch:
             if self._waiting and passed < _PASSED * self._most:
                 over_bytes, _, bound_s, layers, lost_s = heappop(self._waiting)
             else:
-                layers = next(rest, ())
+                bound_s, layers = next(rest, (0.0, ()))
                 if not layers:
                     break
-                over_bytes, bound_s, lost_s = 0.0, self._bound_s(layers), math.inf
+                over_bytes, lost_s = 0.0, math.inf
             if self._may_win(bound_s):
                 num_measured, before = num_measured + 1, self._layers
                 over_bytes, lost_s = self._tried(layers, bound_s)
@@ -138,9 +143,6 @@ class CutSearch:
             self._best, self._layers = cost, layers
         return cost[0], cost[1] - bound_s
 
-    def _bound_s(self, layers: Layers) -> float:
-        return max(self._bounds.of_all(layers))
-
     def _may_win(self, bound_s: float) -> bool:
         """Whether a cut of this bound may be cheaper than the best."""
         if self._layers is None or self._best[0]:
@@ -150,24 +152,25 @@ class CutSearch:
     def _expand(self, layers: Layers, bound_s: float, over_bytes: float, lost_s: float) -> None:
         """Queue the neighbours of a cut by the bytes of the cut over memory, then by their expected cost."""
         limit_s = math.inf if self._best[0] else self._best[1] * (1 + _BRIDGE)
-        for moved in self._bounds.work.moves(layers, self._bounds.of_all(layers)):
-            if moved not in self._seen:
-                self._seen.add(moved)
-                least_s = self._bound_s(moved)
-                if least_s < limit_s:
-                    cost_s = max(least_s, bound_s if not self._may_win(bound_s) else 0.0) + lost_s
-                    heappush(self._waiting, (over_bytes, cost_s, least_s, moved, lost_s))
+        moves = self._bounds.work.moves(layers, self._bounds.of_all(np.array([layers]))[0])
+        unseen = [moved for moved in map(tuple, moves.tolist()) if moved not in self._seen]
+        self._seen.update(unseen)
+        for least_s, moved in zip(self._bounds.of(unseen), unseen, strict=True):
+            if least_s < limit_s:
+                cost_s = max(least_s, bound_s if not self._may_win(bound_s) else 0.0) + lost_s
+                heappush(self._waiting, (over_bytes, cost_s, least_s, moved, lost_s))
 
-    def _all(self, layers: Layers) -> Iterator[Layers]:
+    def _all(self, layers: Layers) -> Iterator[tuple[float, Layers]]:
         """Yield all remaining cuts by their bounds, if they are few."""
         if _num_cuts(layers) > _FEW_CUTS:
             return
         num_layers, num_stages = sum(layers), len(layers)
-        cuts: Iterable[Layers] = (
+        cuts = {
             tuple(end - begin for begin, end in pairwise((0, *ends, num_layers)))
             for ends in combinations(range(1, num_layers), num_stages - 1)
-        )
-        yield from sorted(set(cuts) - self._seen, key=lambda cut: (self._bound_s(cut), cut))
+        }
+        rest = [*(cuts - self._seen)]
+        yield from sorted(zip(self._bounds.of(rest), rest, strict=True))
 
 
 def _num_cuts(layers: Layers) -> int:

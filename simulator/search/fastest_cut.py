@@ -10,11 +10,21 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias, final
 
+import numpy as np
+
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Compression, CostSource, StageCost, StageCosts, stages_of_layers
-from pipesched.profiles.partitioning import Layers, RankWork, arranged, balanced_over_ranks, first_cuts, flushed_bytes
+from pipesched.profiles.partitioning import (
+    Layers,
+    RankWork,
+    Stages,
+    arranged,
+    balanced_over_ranks,
+    first_cuts,
+    flushed_bytes,
+)
 from pipesched.schedules import Schedule, ScheduleError
-from pipesched.schedules.columns import op_cells
+from pipesched.schedules.columns import Float64s, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Message, Payload
 from pipesched.schedules.transforms import runs_without_flush
@@ -28,7 +38,7 @@ from pipesched.simulator.fast import (
     drifting_scenario,
     predict_drifting,
 )
-from pipesched.simulator.memory import peak_memory, with_memory
+from pipesched.simulator.memory import peak_bytes
 from pipesched.simulator.search.cut_search import CutBounds, CutSearch
 from pipesched.simulator.search.kept import Kept
 from pipesched.simulator.search.outcome import UNPREDICTABLE
@@ -155,7 +165,7 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
     speeds = [device.speed for device in cluster.devices]
     waits_back = not (is_asynchronous or columns.splits_backward)
     there_s, back_s, steps_s = (
-        [0.0, *accumulate(seconds)]
+        np.cumsum([0.0, *seconds])
         for seconds in (
             [layer.forward_s / max(speeds) * (not is_asynchronous) for layer in alone.stages],
             [(layer.both_s - layer.forward_s) / max(speeds) * waits_back for layer in alone.stages],
@@ -166,10 +176,8 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
     return CutBounds(work, there_s, back_s, steps_s, hops_s, returns_s, hidden)
 
 
-def _sums_of_ranks(
-    lists: Schedule, layers: Sequence[StageCost], cluster: Cluster
-) -> tuple[tuple[tuple[int, list[float]], ...], ...]:
-    """Return (stage, running sums of the seconds of its layers) for each stage of each rank."""
+def _sums_of_ranks(lists: Schedule, layers: Sequence[StageCost], cluster: Cluster) -> tuple[Stages, ...]:
+    """Return (stage, running sums of the seconds of its layers) for each stage of each rank that has stages."""
     begins, codes, stages, *_ = lists.columns.in_lists
     sums_of: dict[object, list[float]] = {}
     ranks = []
@@ -185,13 +193,14 @@ def _sums_of_ranks(
                 if key not in sums_of:
                     sums_of[key] = [0.0, *accumulate(_work_s(layer, of_work) / speed for layer in layers)]
                 of_rank.append((stage, sums_of[key]))
-        ranks.append(tuple(of_rank))
+        if of_rank:
+            ranks.append(tuple(of_rank))
     return tuple(ranks)
 
 
 def _sums_of_channels(
     lists: Schedule, alone: StageCosts, cluster: Cluster, *, has_way: bool
-) -> tuple[list[tuple[tuple[int, tuple[float, ...]], ...]], list[list[float]], list[list[float]]]:
+) -> tuple[list[Stages], Float64s, Float64s]:
     """Return times of messages by boundary layer, for `CutBounds`: sums per channel, then `hops_s` and `returns_s`.
 
     Args:
@@ -208,9 +217,9 @@ def _sums_of_channels(
         for cell in range(begin, end)
         if codes[cell] in payloads
     )
-    channels: dict[tuple[int, int], list[tuple[int, tuple[float, ...]]]] = {}
-    hops_s: dict[Payload, list[list[float]]] = {payload: [[] for _ in range(lists.num_stages)] for payload in Payload}
+    channels: dict[tuple[int, int], list[tuple[int, Sequence[float]]]] = {}
     layers = range(len(alone.stages))
+    hops_s = {payload: np.zeros((lists.num_stages, 1 + len(layers))) for payload in payloads.values()}
     sizes_of = {
         Payload.ACTIVATION: [alone.message_bytes(Message(Payload.ACTIVATION, layer, 0)) for layer in layers],
         Payload.GRADIENT: [alone.message_bytes(Message(Payload.GRADIENT, layer + 1, 0)) for layer in layers],
@@ -221,7 +230,7 @@ def _sums_of_channels(
         seconds = (0.0, *(num_sent * link.occupied_s(size) for size in sizes))
         channels.setdefault((rank, peer), []).append((stage, seconds))
         if has_way and len(lists.replicas(stage)) == 1:
-            hops_s[message.payload][stage] = [0.0, *(link.transfer_s(size) for size in sizes)]
+            hops_s[message.payload][stage] = 0.0, *(link.transfer_s(size) for size in sizes)
     return [*map(tuple, channels.values())], hops_s[Payload.ACTIVATION], hops_s[Payload.GRADIENT]
 
 
@@ -312,8 +321,7 @@ class _Measure:
             return 0, seconds, makespan_s
         if seconds > self._least_s:
             return math.inf, seconds, makespan_s
-        timeline = with_memory(program.timeline(times_s), costs, self._lists, buffers=task.buffers)
-        peaks = {device: peak.total_bytes for device, peak in peak_memory(timeline.memory).items()}
+        peaks = peak_bytes(program.timeline(times_s), costs, self._lists, buffers=task.buffers)
         excesses = (max(0, peaks.get(device, 0) - limit) for device, limit in self._limits.items())
         over_bytes = math.fsum(float(excess) ** _EXCESS_POWER for excess in excesses) ** (1 / _EXCESS_POWER)
         if not over_bytes:

@@ -14,7 +14,7 @@ from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
-from pipesched.simulator.memory.memory_samples import KINDS, memory, over_capacity, peak_memory
+from pipesched.simulator.memory.memory_samples import KINDS, memory, over_capacity, peak_bytes, peak_memory
 from tests.schedules.hand_schedules import replicated, v_shaped
 from tests.simulator.memory import readable_lifetimes
 from tests.strategies import random_costs
@@ -126,8 +126,7 @@ def test_ops_that_take_less_than_a_rounding_hold_what_ops_of_no_time_do():
     def peaks(input_s: float) -> dict[int, int]:
         cost = StageCost(1.0, None, input_s, 1.0, output_bytes=300, saved_bytes=100, weight_bytes=70)
         costs = StageCosts((cost,) * schedule.num_stages)
-        samples = memory(simulate_lists(schedule, costs, flat(2, Link(1.0))), costs, schedule)
-        return {device: peak.total_bytes for device, peak in peak_memory(samples).items()}
+        return peak_bytes(simulate_lists(schedule, costs, flat(2, Link(1.0))), costs, schedule)
 
     assert peaks(0.0) == peaks(1e-14) == peaks(1e-12)
 
@@ -148,10 +147,8 @@ def test_peaks_are_the_same_whenever_a_timeline_begins(begin_s):
     )
     samples = memory(replace(timeline, spans=spans), costs, schedule)
     assert samples[0].time_s == begin_s
-    expected = peak_memory(memory(timeline, costs, schedule))
-    assert {device: peak.total_bytes for device, peak in peak_memory(samples).items()} == {
-        device: peak.total_bytes for device, peak in expected.items()
-    }
+    peaks = {device: peak.total_bytes for device, peak in peak_memory(samples).items()}
+    assert peaks == peak_bytes(timeline, costs, schedule)
 
 
 def test_the_peak_says_when_and_of_what():
