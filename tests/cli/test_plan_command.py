@@ -196,3 +196,5 @@ def test_a_named_gpu_has_its_own_memory_and_node(pipesched):
     limited = pipesched(f"plan llama3-70b {narrow} --nodes 2 --gpu h200 --memory-limit 20GB")
     assert limited.code == 1
     assert "no layout fits into 16.76 GiB, 90% of 18.63 GiB" in limited.err
+    of_node = pipesched(f"plan llama3-70b {narrow} --nodes 2 --machine dgx-h200 --memory-limit 20GB")
+    assert (of_node.code, of_node.err) == (1, limited.err)

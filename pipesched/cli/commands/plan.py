@@ -29,7 +29,7 @@ from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
 from pipesched.workflows import measuring, simulating
 
 if TYPE_CHECKING:
-    from pipesched.profiles.clusters import Cluster
+    from pipesched.profiles.clusters import Cluster, Gpu
     from pipesched.profiles.costs import Profile
     from pipesched.workflows.planning import LayoutSearch, PlanSearch
 
@@ -241,11 +241,16 @@ def _planned_layouts(
     model: str, machines: MachineOptions, asked: PlanSettings, layout: LayoutOptions, sizes: Counts | None
 ) -> LayoutSearch:
     """Search the layouts of a transformer that is estimated."""
+    from pipesched.workflows.planning import gpu_of
+
     cluster = _gpus(machines, asked.num_devices, layout.gpu)
+    gpu: str | Gpu | None = layout.gpu
+    if gpu is None and machines.machine and machines.memory_limit:  # the limit is not the memory of its data sheet
+        gpu = gpu_of(_gpus(replace(machines, memory_limit=None), asked.num_devices, None))
     with progress_bar(f"planning for {len(cluster.devices)} GPUs") as tick:
         return pipesched.plan_layout(
-            model, cluster, **values_of(asked, PlanLimits), **values_of(layout, LayoutSettings), gpu=layout.gpu,
-            sizes=sizes, progress=tick,
+            model, cluster, **values_of(asked, PlanLimits), **values_of(layout, LayoutSettings), gpu=gpu, sizes=sizes,
+            progress=tick,
         )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 from .layout_planning import LayoutQuestion as LayoutQuestion
+from .layout_planning import gpu_of as gpu_of
 from .layout_planning import plan_layout as plan_layout
 from .layout_search import LayoutSearch as LayoutSearch
 from .partitioning import PartitionedModel as PartitionedModel
