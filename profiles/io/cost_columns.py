@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from pipesched.profiles import BYTE_UNITS
-from pipesched.schedules.common import guess, shown
+from pipesched.schedules.common import guess, shown, written_number
 
 BACKWARDS = ("backward_s", "backward_input_s", "backward_weight_s")
 _NAMES = {
@@ -82,7 +82,7 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
             f"row 1: got {separator!r} between columns, expected ','; save the table with commas between columns and "
             "points in numbers"
         ]
-    if all(map(_is_number, written)):
+    if not any(math.isnan(written_number(name)) for name in written):
         return [f"row 1: got numbers, expected the names of the columns; start with: {','.join(needed)},backward_s"]
     names = [column.name for column in columns]
     if not set(names) & set(known):
@@ -177,7 +177,7 @@ def read_cell(place: str, column: Column, cell: str, faults: list[str]) -> Any:
             f"{place}: got {shown(cell)}, expected a whole number from 0 to {limits['maximum']}{also}; correct the cell"
         )
         return None
-    value = float(cell) / column.per_second if _is_number(cell) else math.nan
+    value = written_number(cell) / column.per_second
     is_above = value > 0 if "exclusiveMinimum" in limits else value >= 0
     if is_above and value <= limits.get("maximum", sys.float_info.max):
         return value
@@ -205,11 +205,3 @@ def unitless(columns: Sequence[Column]) -> tuple[str, ...]:
     """Return the headings of the columns of seconds if none of them has a unit, else nothing."""
     seconds = [column for column in columns if column.name in _NAMES]
     return () if any(column.unit for column in seconds) else tuple(column.written for column in seconds)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -26,7 +26,7 @@ from pipesched.profiles.costs import LINEAR_BYTES, MatmulPrecision
 from pipesched.profiles.inside_stage import MeasuredKernel, Operator
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.loading import read_profile_text, write_profile_text
-from pipesched.schedules.common import shown
+from pipesched.schedules.common import shown, written_number
 
 NEEDED_COLUMNS = ("op", "batch", "m", "n", "k")
 """Columns that every table has."""
@@ -225,10 +225,7 @@ def _size(number: int, name: str, cell: str, faults: list[str]) -> int:
 
 
 def _number(number: int, name: str, cell: str, faults: list[str]) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
+    value = written_number(cell)
     if not 0 < value < math.inf:
         faults.append(f"row {number}, column {name}: got {shown(cell)}, expected a number above 0")
         return 1.0

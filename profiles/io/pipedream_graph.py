@@ -18,7 +18,6 @@ begins with Input read data: they are left out, with their time.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from graphlib import CycleError, TopologicalSorter
 from pipesched.profiles import BYTES_LIMIT, ProfileError
 from pipesched.profiles.costs import UNSAID, LayerCost, LayerGraph, LayerMeasurement, Profile
 from pipesched.profiles.io.model_name import graph_model
-from pipesched.schedules.common import shown
+from pipesched.schedules.common import shown, written_number
 
 _NODE = re.compile(
     r"(?P<name>\S+) -- (?P<what>.*) -- forward_compute_time=(?P<forward>[^,]*), "
@@ -156,10 +155,7 @@ def _node(match: re.Match[str], place: str) -> _Node:
 
 
 def _number(text: str, place: str, key: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = written_number(text)
     if not 0 <= value < BYTES_LIMIT:
         raise ProfileError(f"{place}: {key}: got {shown(text)}, expected a finite number of 0 or more; correct it")
     return value

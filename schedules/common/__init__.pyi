@@ -12,6 +12,7 @@ from .limits import MOST_RANKS as MOST_RANKS
 from .limits import integer as integer
 from .limits import positive as positive
 from .limits import require_cells as require_cells
+from .limits import written_number as written_number
 from .memory_room import address_space_bytes as address_space_bytes
 from .memory_room import has_room_for_numba as has_room_for_numba
 from .memory_room import is_out_of_memory as is_out_of_memory

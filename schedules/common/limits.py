@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from operator import index
 from typing import Any
 
@@ -84,3 +85,11 @@ def integer(value: Any) -> int | None:
         return index(value)
     except TypeError:
         return None
+
+
+def written_number(text: str) -> float:
+    """Return the number in `text`; NaN for other text, as for digits other than 0 to 9 or an underscore among them."""
+    try:
+        return float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return math.nan

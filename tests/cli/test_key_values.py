@@ -66,6 +66,8 @@ def tried(error):
         ("saved_bytes", "5ms", 1.0),
         ("f", "-1ms", 1.0),
         ("f", "inf", 1.0),
+        ("f", "1_0", 1.0),
+        ("f", "1\uff10", 1.0),
     ],
 )
 def test_a_unit_that_does_not_fit_is_answered_with_what_may_be_meant(key, value, meant):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 
 from pipesched.cli.errors import InputError
 from pipesched.profiles import BYTE_UNITS, BYTES_LIMIT
-from pipesched.schedules.common import guess
+from pipesched.schedules.common import guess, written_number
 
 
 def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,key=2") -> dict[str, str]:
@@ -61,9 +62,8 @@ def number(value: str, place: str) -> float:
     Raises:
         InputError: `value` is no such number; the message names `place`.
     """
-    try:
-        parsed = float(value)
-    except ValueError:
+    parsed = written_number(value)
+    if math.isnan(parsed):
         parsed = in_si(value, place.partition(": ")[2])
     if not math.isfinite(parsed) or parsed < 0:
         expected = f"a finite number of 0 or more{_or_unit(value, place)}"
@@ -77,9 +77,8 @@ def time_s(value: str, option: str, example: str = "10ms") -> float:
     Raises:
         InputError: `value` is no such time.
     """
-    try:
-        parsed = float(value)
-    except ValueError:
+    parsed = written_number(value)
+    if math.isnan(parsed):
         parsed = in_si(value, "_s")
     if not math.isfinite(parsed) or parsed < 0:
         raise InputError(f"{option}: got {value}, expected a time of 0 or more; try {option} {example}")
@@ -151,14 +150,10 @@ def read_integer(value: str, place: str) -> int:
     Raises:
         InputError: `value` is no such number; the message names `place`.
     """
-    try:
-        return int(value)
-    except ValueError:
-        pass
-    try:
-        meant = float(value)
-    except ValueError:
-        meant = math.nan
+    meant = written_number(value)
+    if not math.isnan(meant):
+        with suppress(ValueError):
+            return int(value)
     hint = f"{meant:.0f}" if meant.is_integer() else "1"
     raise InputError(f"{place}: got {value}, expected a whole number; try {hint}")
 

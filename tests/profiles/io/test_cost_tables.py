@@ -65,6 +65,8 @@ def test_bytes_may_have_a_unit(load):
         ("stage,forward_s,backward_s,color\n0,1,1,1\n", "row 1: got column 'color'"),
         ("stage,forward_s,backward_s,stage\n0,1,1,0\n", "column stage twice"),
         ("stage,forward_s,backward_s\n0,nan,1\n", "row 2, column forward_s: got 'nan'"),
+        ("stage,forward_s,backward_s\n0,1\uff10,1\n", "row 2, column forward_s: got '1\uff10', expected seconds"),
+        ("stage,forward_s,backward_s\n0,1_0,1\n", "row 2, column forward_s: got '1_0', expected seconds"),
         ("stage,forward_s,backward_s\n0,-1,1\n", "got '-1', expected seconds"),
         ("stage,forward_s,backward_s\n0,1,\n", "got no backward"),
         ("stage,forward_s,backward_s\n0,1,1\n2,1,1\n", "no stage 1 but stage 2"),
