@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy  # noqa: F401 -- before torch, whose C code would load it and lose 
 from torch import nn
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.io import BUILT_IN, read_arguments, require_trusted
+from pipesched.profiles.io import BUILT_IN, preset_names, read_arguments, require_trusted
 from pipesched.profiles.models.conv import conv
 from pipesched.profiles.models.digits import digits
 from pipesched.profiles.models.image_networks import alexnet, lenet5, resnet, vgg16
@@ -62,9 +63,12 @@ def resolve_model(text: str) -> Model:
         return model.resolved(model.name)
     attribute, _, rest = rest.partition(":")
     if not name or not attribute or "=" in attribute:
+        estimated = get_close_matches(name, preset_names(), n=1, cutoff=0.7)
+        advice = [f"gpt:layers=8,width=320{', or' if estimated else ''}"]
+        advice += [f"'pipesched profile {known} --gpu h100', as {known} can only be estimated" for known in estimated]
         raise ProfileError(
             f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)}, hf:TYPE, tv:NAME, "
-            "package.module:factory or path.py:factory; try gpt:layers=8,width=320"
+            f"package.module:factory or path.py:factory; try {' '.join(advice)}"
         )
     if name in LIBRARIES:
         library = LIBRARIES[name]
