@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -63,6 +64,11 @@ def read_plan(text: str, file: str) -> Plan:
     Raises:
         ProfileError: The text is no plan; the message names `file`, the place, the actual and the expected value.
     """
+    if re.match(r'\s*\{\s*"format"\s*:\s*"pipesched\.plan"', text):
+        raise ProfileError(
+            f"{file}: got an answer of 'pipesched plan', expected a plan; try 'pipesched plan PROFILE --out F', "
+            "or for a layout its flags, 'pipesched plan MODEL --export megatron'"
+        )
     is_list = text.lstrip().startswith("[")
     record = _chosen(text, file) if is_list else parse_record(PlanRecord, text, file, _ADVICE)
     if record.cluster is not None:
