@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -35,7 +36,7 @@ def text_gantt(timeline: Timeline, width: int = 100, options: ChartOptions = WHO
                 0             3 s
                 F forward  B backward  . idle
 
-    An op that is longest in no slot still gets a slot, if every other op keeps one.
+    An op that is longest in no slot still gets a slot, if every other op keeps one. Lines end where the run does.
 
     Args:
         timeline: The Timeline.
@@ -52,12 +53,13 @@ def text_gantt(timeline: Timeline, width: int = 100, options: ChartOptions = WHO
     margin = max(map(len, names)) + 2
     num_slots = max(_FEWEST_SLOTS, width - margin)
     from_s, to_s = options.from_s, shown.makespan_s if options.to_s is None else options.to_s
+    num_run = max(0, math.ceil((shown.makespan_s - from_s) / (to_s - from_s) * num_slots - 1e-9))
     colours: dict[str, str] = {}
     rows = []
     for rank in range(len(names)):
         works = list(uncovered([span for span in shown.of_rank(rank) if not isinstance(span.op, Send | Recv)]))
         colours |= {_letter(span.op): _colour(span.op) for span in works}
-        rows.append(_slots(works, from_s, to_s, num_slots))
+        rows.append(_slots(works, from_s, to_s, num_slots)[:num_run])
     used = {letter for row in rows for letter in row} | {_IDLE}
     words = [f"{letter} {meaning}".replace(" ", _NO_BREAK) for letter, meaning in _MEANINGS.items() if letter in used]
     legend = [line.replace(_NO_BREAK, " ") for line in wrap("  ".join(words), max(_LEGEND_WIDTH, num_slots))]

@@ -111,6 +111,10 @@ def test_pictures_and_traces_are_of_timelines_simulations_and_files(tmp_path):
     chart.save(tmp_path / "chart.svg")
 
     assert len(chart.timelines) == 2
+    slow = pipesched.simulate(pipesched.build("1f1b", 1, 2), pipesched.DeviceCost(2.0, 4.0))  # 12 s
+    fast = pipesched.simulate(pipesched.build("1f1b", 1, 2), pipesched.DeviceCost(1.0, 2.0))  # 6 s
+    lines = pipesched.gantt(slow, fast).to_text(8 + 24).splitlines()
+    assert (lines[1], lines[5]) == ("rank 0  FFFFBBBBBBBBFFFFBBBBBBBB", "rank 0  FFBBBBFFBBBB")
     assert "<b>" not in chart._repr_html_()
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     frame = pipesched.trace(simulation, simulation).to_frame()

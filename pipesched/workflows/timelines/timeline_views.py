@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -96,14 +96,16 @@ class Gantt:
         views.draw_gantt(self.timelines, require_path(path), self.title, "", self.details, self.options, self.notes)
 
     def to_text(self, columns: int = 100, *, has_colour: bool = False) -> str:
-        """Return the charts as text, one under another, in lines of `columns` characters, for a terminal in colour.
+        """Return the charts as text, one under another on one time axis, for a terminal, in colour if asked.
 
         Raises:
             ArgumentError: `columns` is no number of characters.
         """
         columns = require_at_least("columns", columns, 1)
+        end_s = max(timeline.makespan_s for timeline in self.timelines)
+        options = replace(self.options, to_s=end_s if self.options.to_s is None else self.options.to_s)
         return "\n".join(
-            views.text_gantt(timeline, columns, self.options, has_colour=has_colour) for timeline in self.timelines
+            views.text_gantt(timeline, columns, options, has_colour=has_colour) for timeline in self.timelines
         )
 
     def to_frame(self) -> pd.DataFrame:
