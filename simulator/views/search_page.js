@@ -62,7 +62,9 @@ function addMap({ title, names, columns, rows, cells }) {
   for (const column of columns) element("th", column, foot);
   for (const [way, name] of [["across", names[0]], ["upwards", names[1]]])
     element("p", `${way}: ${name}`, table.createCaption());
-  if (cells.flat().some(cell => cell?.is_best)) element("p", "framed: the chosen setting", table.createCaption());
+  const known = cells.flat().filter(Boolean);
+  if (known.some(cell => cell.is_best)) element("p", "framed: the chosen setting", table.createCaption());
+  if (known.some(cell => !cell.fits)) element("p", "hatched: does not fit", table.createCaption());
 }
 
 fillTable(page.search);
