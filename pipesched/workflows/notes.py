@@ -135,7 +135,7 @@ def other_speed(
         return []
     if so is None:
         length = "longer" if change > 0 else "shorter"
-        so = f"at the speed of the run, the prediction would be {length}; the rounds of `verify` cancel such a drift"
+        so = f"at the speed of the run, the prediction would be {length}; `verify --rounds 5` cancels such a drift"
     same_load = run.num_busy == profile.num_busy
     busy = "" if same_load else f", with {_cores(run.num_busy)} busy instead of {profile.num_busy}"
     return [

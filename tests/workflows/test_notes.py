@@ -148,7 +148,7 @@ def test_the_host_s_time_to_launch_nothing_bounds_nothing():
         (
             ("cpu", 2, 1.1),
             "10% slower in the run than in the profile, by the time of a fixed kernel: at the speed of the run, the "
-            "prediction would be longer; the rounds of `verify` cancel such a drift",
+            "prediction would be longer; `verify --rounds 5` cancels such a drift",
         ),
         (("cpu", 2, 0.9), "at the speed of the run, the prediction would be shorter;"),
         (("cpu", 1, 0.5), "50% faster in the run than in the profile, with 1 core busy instead of 2, by"),
