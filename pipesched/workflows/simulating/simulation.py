@@ -348,7 +348,9 @@ class Simulation(Result, Prediction):
         if self.fit is not None:
             lines.append(self.fit.sentence)
         if self.layers is not None:
-            lines.append(f"layers of the stages: {','.join(map(str, self.layers))}")
+            size = self.costs.microbatch_size
+            samples = "" if size is None else f"; micro-batches of {size} sample{'s' * (size != 1)}"
+            lines.append(f"layers of the stages: {','.join(map(str, self.layers))}{samples}")
         if several is not None:
             lines.append(
                 f"{several.runs} runs: min {readable_s(several.min_s)}, p50 {readable_s(several.p50_s)}, "
