@@ -182,7 +182,7 @@ def _draw_map(axes: Axes, drawn: _Map, scale: float, known: Sequence[float]) -> 
     )
     if drawn.best is not None:
         corner = drawn.xs.index(drawn.best[0]) - 0.5, drawn.ys.index(drawn.best[1]) - 0.5
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=_FRAME))
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=_FRAME, clip_on=False))
     return image
 
 
