@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -294,7 +295,7 @@ def _rejected(outcomes: Sequence[Outcome], say: Callable[[str], str]) -> tuple[M
     """Return the rows of rejected settings; settings that cannot be predicted for one reason share a row."""
     groups: dict[str, list[dict[str, str]]] = {}
     for number, outcome in enumerate(outcomes):
-        why = say(readable_reason(outcome.reason).partition(" from ")[0])  # when, at which op: --out
+        why = say(re.sub(r" from \S+ \S+ on, at .*", " at first", readable_reason(outcome.reason)))  # the op: --out
         row = {**_named(outcome), "why": why, "training": outcome.setting.training.value}
         groups.setdefault(why if outcome.seconds is None else str(number), []).append(row)
     alike = (
