@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import pipesched
+from pipesched.cli.errors import read_from
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.machine_options import SimulationOptions
 from pipesched.cli.options.option_groups import Json, file_option, grouped, out_option
@@ -43,6 +44,7 @@ def replay(
 
     check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     measured = formats.read_timeline(file)
+    read_from(file, measured.name)
     schedule, setup = schedule_of(measured), None
     if costs != CostOptions():
         setup = costs.setup(arguments.ScheduleSource(schedule), SimulationOptions())
