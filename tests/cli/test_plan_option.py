@@ -67,6 +67,12 @@ def test_a_plan_without_its_machines_is_said_to_have_links_that_take_no_time(pip
     assert "where a step takes 1 s by prediction" in notes[0][0]
 
 
+def test_a_plan_without_costs_is_refused_with_its_model(pipesched):
+    answer = pipesched("simulate --plan plan.json")
+    assert (answer.code, answer.out) == (2, "")
+    assert f"expected a profile of the plan's model, {MODEL}; try --profile P.json" in answer.err
+
+
 def test_a_plan_given_as_lists_is_named(pipesched):
     answer = pipesched(f"simulate -f plan.json {COSTS}")
     assert (answer.code, answer.out) == (2, "")

@@ -105,6 +105,10 @@ class CostOptions(CostSettings):
                 and no bytes to compare with it.
             ProfileError: A file is bad, or does not fit the schedule.
         """
+        if source.plan is not None and not self.are_given:
+            raise InputError(
+                f"costs: got none, expected a profile of the plan's model, {source.plan.model}; try --profile P.json"
+            )
         costs = self.source()
         cluster = self.load_cluster(source.schedule, source.plan, costs.gpus_per_device)
         setup = simulating.Setup(
