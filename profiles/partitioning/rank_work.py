@@ -65,23 +65,24 @@ class RankWork:
         """Return the values, cuts x stages, of the first stage of each rank, and then of each channel."""
         return values[:, self._stages[self._firsts]]
 
-    def moves(self, layers: Layers, costs: Sequence[float]) -> CutTable:
+    def moves(self, layers: Layers, costliest: int) -> CutTable:
         """Return the cuts with one layer moved from one stage to another; other stages keep their number of layers.
 
         Args:
             layers: Layers of each stage.
-            costs: Cost of each rank and channel. With many stages, layers of the costliest rank or channel move to any
-                stage, and other layers only to neighbours.
+            costliest: Number of the costliest rank, or channel behind the ranks. With many stages, its layers move to
+                any stage, and other layers only to neighbours.
         """
-        stages, costliest = range(self.num_stages), self._stages_of[int(np.argmax(costs))]
+        stages = range(self.num_stages)
+        wide = self._stages_of[costliest] if self.num_stages > _MOST_STAGES else stages
         pairs = [
             (source, target)
             for source in stages
             if layers[source] > 1
-            for target in (stages if len(stages) <= _MOST_STAGES or source in costliest else (source - 1, source + 1))
+            for target in (stages if source in wide else (source - 1, source + 1))
             if target != source and target in stages
         ]
-        cuts, numbers = np.tile(np.array(layers, np.intp), (len(pairs), 1)), range(len(pairs))
+        cuts, numbers = np.full((len(pairs), len(layers)), layers, np.intp), range(len(pairs))
         cuts[numbers, [source for source, _ in pairs]] -= 1
         cuts[numbers, [target for _, target in pairs]] += 1
         return cuts
@@ -101,7 +102,7 @@ def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
     """Return a cut with little work of the busiest rank: improve `layers` by moving one layer at a time."""
     key = busiest_first(work, np.array([layers]))[0]
     for _ in range(_MOST_MOVES):
-        cuts = work.moves(layers, work.loads_s(np.array([layers]))[0])
+        cuts = work.moves(layers, int(work.loads_s(np.array([layers])).argmax()))
         least, number = min(zip(busiest_first(work, cuts), range(len(cuts)), strict=True), default=(key, 0))
         if least >= key:
             break

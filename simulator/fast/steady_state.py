@@ -30,7 +30,7 @@ import numpy as np
 
 from pipesched.profiles.clusters import Cluster, possible_hops
 from pipesched.schedules import Schedule, Timeline, repeat
-from pipesched.schedules.columns import OpColumns, op_cells
+from pipesched.schedules.columns import OpColumns, machine_code, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send, Summed
 from pipesched.schedules.transforms import with_steps
@@ -208,16 +208,21 @@ class LateOps:
     """
 
     def __init__(self, ops: OpColumns, microbatches: range) -> None:
-        begins, codes, stages, numbers, _ = ops.in_lists
-        ranks = np.repeat(np.arange(ops.num_ranks), np.diff(begins)).tolist()
         self.ops = ops
-        self._cells = {
-            (rank, code % op_cells.OVERLAPPED, stage, number): cell
-            for cell, (rank, code, stage, number) in enumerate(zip(ranks, codes, stages, numbers, strict=True))
-            if code < op_cells.SEND_F or code >= op_cells.OVERLAPPED
-        }
-        self._late = [(key, cell) for key, cell in self._cells.items() if key[3] in microbatches]
-        self._before: dict[int, list[int]] = {}
+        cells = np.flatnonzero((ops.codes < op_cells.SEND_F) | (ops.codes >= op_cells.OVERLAPPED))
+        ranks = np.repeat(np.arange(ops.num_ranks), np.diff(ops.begins))[cells]
+        numbers, shape = (
+            ops.microbatches[cells],
+            (ops.num_ranks, op_cells.OVERLAPPED, 1 + int(ops.stages.max(initial=0))),
+        )
+        kinds = np.ravel_multi_index((ranks, ops.codes[cells] % op_cells.OVERLAPPED, ops.stages[cells]), shape)
+        last = int(numbers.max(initial=0))
+        keys = kinds * (1 + last) + numbers  # neighbours are the same op of the next micro-batch
+        order, is_late = keys.argsort(), np.isin(numbers, microbatches)
+        self._keys, self._cells = keys[order], cells[order]
+        self._late, self._late_keys, self._late_ranks = cells[is_late], keys[is_late], ranks[is_late].tolist()
+        self._first = int(numbers[is_late].min(initial=last))
+        self._before: dict[int, machine_code.Int64s] = {}
 
     def pace(self, timeline: Timeline, lags: Iterable[int]) -> SteadyPace | None:
         """Return the pace of the first lag at which all computations end the same time after their counterparts.
@@ -229,17 +234,16 @@ class LateOps:
         Returns:
             The pace, or None if no lag gives one.
         """
-        ends_s = timeline.columns.ends_s.tolist()
-        late = [(rank, ends_s[cell]) for (rank, *_), cell in self._late]
+        ends_s = timeline.columns.ends_s
+        late_s = ends_s[self._late]
         for lag in lags:
             before = self._cells_before(lag)
-            gains_s = [end_s - ends_s[cell] for (_, end_s), cell in zip(late, before, strict=False)]
-            if len(before) < len(late) or not math.isclose(min(gains_s), max(gains_s), rel_tol=SAME):
+            gains_s = late_s[: len(before)] - ends_s[before]
+            if len(before) < len(late_s) or not math.isclose(gains_s.min(), gains_s.max(), rel_tol=SAME):
                 continue
-            gain_s = math.fsum(gains_s) / len(gains_s)
-            last_s = max(end_s for _, end_s in late)
+            gain_s, last_s = math.fsum(gains_s) / len(gains_s), float(late_s.max())
             until_s: dict[int, float] = {}
-            for rank, end_s in late:
+            for rank, end_s in zip(self._late_ranks, late_s.tolist(), strict=True):
                 device = timeline.rank_to_device[rank]
                 until_s[device] = max(until_s.get(device, 0.0), end_s)
             ends_of = {device: until_s.get(device, last_s) for device in timeline.devices}
@@ -247,12 +251,13 @@ class LateOps:
             return SteadyPace(gain_s / lag, idle_share(busy_s(timeline, windows), len(windows), gain_s))
         return None
 
-    def _cells_before(self, lag: int) -> list[int]:
+    def _cells_before(self, lag: int) -> machine_code.Int64s:
         """Return the cells of the same ops a lag before; nothing where one is missing."""
         if lag not in self._before:
-            keys = [(*key[:3], key[3] - lag) for key, _ in self._late]
-            are_there = all(map(self._cells.__contains__, keys))
-            self._before[lag] = [self._cells[key] for key in keys] if are_there else []
+            wanted = self._late_keys - lag
+            places = np.minimum(self._keys.searchsorted(wanted), len(self._keys) - 1)
+            are_there = lag <= self._first and (self._keys[places] == wanted).all()
+            self._before[lag] = self._cells[places] if are_there else self._cells[:0]
         return self._before[lag]
 
 

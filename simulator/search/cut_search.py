@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import combinations, pairwise
-from operator import itemgetter
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -37,6 +36,13 @@ _PATIENCE = 40
 """Cuts that are simulated in a row without a gain before the search ends, unless all cuts are few."""
 _FEW_CUTS = 1_000
 """Number of cuts up to which all are looked at, if there is room."""
+
+
+class CutBound(NamedTuple):
+    """The least seconds of a cut, and the number of the rank, or channel behind the ranks, that takes them."""
+
+    seconds: float
+    costliest: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,25 +74,29 @@ class CutBounds:
         is_back, work = self.back_s[-1] > 0, self.work
         ahead_s = work.at_first_stage(self.there_s[begins] + _before(self.hops_s, ends))
         behind_s = work.at_first_stage(self.back_s[begins] + _before(self.returns_s, ends) * is_back)
-        inside_s = self.there_s[ends] - self.there_s[begins] + self.back_s[ends] - self.back_s[begins]
         stepped_s = work.over_stages(self.steps_s[ends] - self.steps_s[begins])
         loads_s = work.loads_s(cuts)
-        of_ranks_s = loads_s * (1 - self.hidden) + ahead_s + np.maximum(0.0, behind_s - stepped_s)
+        of_ranks_s: Float64s = loads_s * (1 - self.hidden) + ahead_s + np.maximum(0.0, behind_s - stepped_s)
+        if not work.channels:
+            return of_ranks_s
+        inside_s = self.there_s[ends] - self.there_s[begins] + self.back_s[ends] - self.back_s[begins]
         of_channels_s = work.at_first_stage(inside_s) + ahead_s + behind_s + loads_s
         return np.where(np.arange(loads_s.shape[1]) < len(work.ranks), of_ranks_s, of_channels_s)
 
-    def of(self, cuts: Sequence[Layers]) -> list[float]:
-        """Return the least seconds of each cut."""
-        bounds_s: list[float] = self.of_all(np.array(cuts)).max(axis=1).tolist() if cuts else []
-        return bounds_s
+    def of(self, cuts: Sequence[Layers]) -> list[CutBound]:
+        """Return the bound of each cut."""
+        if not cuts:
+            return []
+        bounds_s = self.of_all(np.array(cuts))
+        return [*map(CutBound, bounds_s.max(axis=1).tolist(), bounds_s.argmax(axis=1).tolist())]
 
 
 def _before(messages_s: Float64s, ends: CutTable) -> Float64s:
     """Return the seconds of the messages of all stages before each stage: cuts x stages."""
     seconds = messages_s[range(ends.shape[1]), ends]
-    seconds = np.roll(seconds, 1, axis=1)
-    seconds[:, 0] = 0.0
-    return seconds.cumsum(axis=1)
+    before_s = np.zeros_like(seconds)
+    seconds[:, :-1].cumsum(axis=1, out=before_s[:, 1:])
+    return before_s
 
 
 @final
@@ -105,34 +115,34 @@ class CutSearch:
         self._layers: Layers | None = None
         self._gained = 0  # the number of the cut that was the last gain
         self._seen: set[Layers] = set()
-        self._waiting: list[tuple[float, float, float, Layers, float]] = []  # as `_expand` puts them
+        self._waiting: list[tuple[float, float, CutBound, Layers, float]] = []  # as `_expand` puts them
 
     def fastest(self, starts: Sequence[Layers]) -> Layers:
         """Return the cheapest cut found; no start is cheaper."""
         num_measured = 0
         self._seen.update(starts)
-        for bound_s, layers in sorted(zip(self._bounds.of(starts), starts, strict=True), key=itemgetter(0)):
-            if self._may_win(bound_s):
-                self._expand(layers, bound_s, *self._tried(layers, bound_s))
+        for bound, layers in sorted(zip(self._bounds.of(starts), starts, strict=True), key=lambda cut: cut[0].seconds):
+            if self._may_win(bound.seconds):
+                self._expand(layers, bound, *self._tried(layers, bound.seconds))
         passed = 0
         rest, patience = self._all(starts[0]), _PATIENCE if _num_cuts(starts[0]) > _FEW_CUTS else self._most
         while num_measured < (self._most if self._best[0] else min(self._most, self._gained + patience)):
             if self._waiting and passed < _PASSED * self._most:
-                over_bytes, _, bound_s, layers, lost_s = heappop(self._waiting)
+                over_bytes, _, bound, layers, lost_s = heappop(self._waiting)
             else:
-                bound_s, layers = next(rest, (0.0, ()))
+                bound, layers = next(rest, (CutBound(0.0, 0), ()))
                 if not layers:
                     break
                 over_bytes, lost_s = 0.0, math.inf
-            if self._may_win(bound_s):
+            if self._may_win(bound.seconds):
                 num_measured, before = num_measured + 1, self._layers
-                over_bytes, lost_s = self._tried(layers, bound_s)
+                over_bytes, lost_s = self._tried(layers, bound.seconds)
                 self._gained = self._gained if before is self._layers else num_measured
             elif lost_s == math.inf:
                 continue
             passed += 1
             if passed < _PASSED * self._most:
-                self._expand(layers, bound_s, over_bytes, lost_s)
+                self._expand(layers, bound, over_bytes, lost_s)
         assert self._layers is not None, "the first start may win"
         return self._layers
 
@@ -149,18 +159,19 @@ class CutSearch:
             return True
         return bound_s < self._best[1] * (1 - _SAME)
 
-    def _expand(self, layers: Layers, bound_s: float, over_bytes: float, lost_s: float) -> None:
+    def _expand(self, layers: Layers, bound: CutBound, over_bytes: float, lost_s: float) -> None:
         """Queue the neighbours of a cut by the bytes of the cut over memory, then by their expected cost."""
         limit_s = math.inf if self._best[0] else self._best[1] * (1 + _BRIDGE)
-        moves = self._bounds.work.moves(layers, self._bounds.of_all(np.array([layers]))[0])
-        unseen = [moved for moved in map(tuple, moves.tolist()) if moved not in self._seen]
+        floor_s = 0.0 if self._may_win(bound.seconds) else bound.seconds
+        moves = map(tuple, self._bounds.work.moves(layers, bound.costliest).tolist())
+        unseen = [moved for moved in moves if moved not in self._seen]
         self._seen.update(unseen)
-        for least_s, moved in zip(self._bounds.of(unseen), unseen, strict=True):
-            if least_s < limit_s:
-                cost_s = max(least_s, bound_s if not self._may_win(bound_s) else 0.0) + lost_s
-                heappush(self._waiting, (over_bytes, cost_s, least_s, moved, lost_s))
+        for least, moved in zip(self._bounds.of(unseen), unseen, strict=True):
+            if least.seconds < limit_s:
+                cost_s = max(least.seconds, floor_s) + lost_s
+                heappush(self._waiting, (over_bytes, cost_s, least, moved, lost_s))
 
-    def _all(self, layers: Layers) -> Iterator[tuple[float, Layers]]:
+    def _all(self, layers: Layers) -> Iterator[tuple[CutBound, Layers]]:
         """Yield all remaining cuts by their bounds, if they are few."""
         if _num_cuts(layers) > _FEW_CUTS:
             return
