@@ -94,7 +94,7 @@ def test_a_file_per_rank_is_read_without_categories_in_any_order(tmp_path, write
 
 def test_an_object_and_gzip_are_read_as_a_list_is(tmp_path):
     path = write(tmp_path / "all.json", complete(pipeline()), displayTimeUnit="ns", otherData={"version": "1"})
-    packed = tmp_path / "all.json.gz"
+    packed = tmp_path / "packed.json"  # known by its first bytes
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert figures(read_traces([path])) == figures(read_traces([packed])) == TWO_BY_TWO
 

@@ -24,8 +24,10 @@ def works(timeline, rank):
     ]
 
 
-def test_ranges_named_as_ops_become_a_timeline(tmp_path):
-    read = read_traces(two_ranks(tmp_path))
+@pytest.mark.parametrize("shift_ns", [0, 250_000_000])
+def test_ranges_named_as_ops_become_a_timeline_on_the_clock_of_rank_0(tmp_path, shift_ns):
+    read = read_traces(two_ranks(tmp_path, base_ns=BASE_NS + shift_ns))
+    assert (read.clocks.offsets_ns, read.clocks.uncertainties_ns) == ((0, shift_ns), (0, 10_000))
     assert (read.timeline.name, read.timeline.source, read.schedule.num_microbatches) == ("gpipe", "measured", 2)
     assert works(read.timeline, 0) == [("0F0", 0, 100), ("0F1", 100, 200), ("0B0", 420, 520), ("0B1", 520, 620)]
     assert works(read.timeline, 1) == [("1F0", 110, 210), ("1F1", 210, 310), ("1B0", 310, 410), ("1B1", 410, 510)]
