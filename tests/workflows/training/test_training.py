@@ -8,11 +8,12 @@ import torch
 
 import pipesched
 from pipesched.executor.training import LaunchTimes, ScoreTable, Trained
+from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.models import draw_held_out, resolve_model
 from pipesched.questions import TrainSettings
 from pipesched.schedules.builders import build
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.workflows.training import TrainingResult, require_trainable
+from pipesched.workflows.training import TrainingResult, prepare_training, require_trainable
 
 MODEL = "digits:width=8,blocks=4"
 HOW = {"num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "momentum", "lr": 0.05}
@@ -45,6 +46,46 @@ def test_costs_predict_when_each_loss_is_known():
     summary = result.summary(target_loss=100.0)
     assert (summary.run_s, summary.staleness) == (pytest.approx(6 * 4.5), 0)
     assert summary.steps_to_target == 1
+
+
+def test_a_target_loss_is_reached_when_the_mean_of_the_last_twentieth_of_the_steps_is_at_it():
+    costs = pipesched.DeviceCost(1.0, 2.0)
+    run = pipesched.train(MODEL, spec("gpipe"), **(HOW | {"num_steps": 40}), costs=costs)
+    losses = [1.0, *[3.0] * 9, 1.0, 3.0, *[1.5] * 28]  # alone, the first and the eleventh are below
+    made = replace(run, trained=Trained(ScoreTable([x for loss in losses for x in (loss, 0.5)]), None, None))
+    reached = next(step for step in range(2, 41) if sum(losses[step - 2 : step]) / 2 <= 1.5)
+    summary = made.summary(target_loss=1.5)
+    assert summary.steps_to_target == reached == 14
+    # The losses of the first step are known after (m + p - 1) / m forwards, of each other one a period later.
+    assert summary.target_s == pytest.approx(1.5 + (reached - 1) * 4.5)
+    assert made.summary(target_loss=0.9).target_s is None
+
+
+@pytest.mark.parametrize(("compression", "message_s"), [(None, 0.5), ("half", 0.25)])
+def test_a_step_is_predicted_with_its_messages_as_they_are_sent(compression, message_s):
+    """Two forwards and two backwards in turn, with a message after the first and after the third."""
+    costs = pipesched.DeviceCost(1.0, 2.0, output_bytes=4_000_000)
+    result = pipesched.train(
+        "mlp:layers=4",
+        spec("gpipe", num_microbatches=1),
+        num_steps=2,
+        batch_size=2,
+        costs=costs,
+        cluster=Cluster((Device(),) * 2, Link(bandwidth_bytes_per_s=8e6)),
+        compression=compression,
+    )
+    assert result.summary().seconds_per_step == pytest.approx(6 + 2 * message_s)
+
+
+def test_pipelines_that_are_averaged_take_a_batch_each():
+    schedule = ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=2, parameters={"pipelines": 2})
+    costs = pipesched.DeviceCost(1.0, 2.0)
+    training = prepare_training(MODEL, schedule, **HOW, costs=costs)
+    assert training.samples_per_step == 2 * 8
+    forecast = training.forecast
+    # A device has two batches of 3 s in a step; 1F1B of two micro-batches adds a half at most.
+    assert 2 * 3 <= forecast.time.period_s <= 2 * 3 * 1.5
+    assert (forecast.staleness, forecast.weight_versions) == (0, 1)
 
 
 @pytest.mark.distributed
