@@ -6,7 +6,8 @@ import pytest
 
 from pipesched.schedules import ScheduleTraits, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
-from pipesched.schedules.formats import from_json, to_json
+from pipesched.schedules.formats import from_json, to_json, write_csv
+from pipesched.schedules.formats.torch_csv import read_csv_text
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import backward, forward
 from pipesched.schedules.transforms import ScheduleSpec, compute_only, delay_reduces, place_copies, recompute, replicate
@@ -23,9 +24,13 @@ def test_a_named_schedule_is_repeated_copied_placed_and_recomputed():
     assert run.lists(3).rank_to_device == (0, 2, 1, 3)
 
 
-def test_so_are_lists():
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_so_are_lists(has_steps):
+    """A file for PyTorch has no Steps."""
     named = ScheduleSpec(name="gpipe", num_ranks=2, num_microbatches=4, **LAYOUT).run(3)
-    listed = ScheduleSpec(lists=to_json(build("gpipe", 2, 4)), **LAYOUT).run(3)
+    read = read_csv_text(write_csv(build("gpipe", 2, 4)), "lists", steps=has_steps)
+    lists = replace(read, name="gpipe", origin="gpipe")
+    listed = ScheduleSpec(lists=to_json(lists), **LAYOUT).run(3)
     assert listed.microbatches_per_step == 8
     assert listed.lists(3).held() == named.lists(3).held()
 
