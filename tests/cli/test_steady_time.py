@@ -1,4 +1,4 @@
-"""Steady seconds per micro-batch, in ``simulate`` and ``compare``."""
+"""Steady seconds per micro-batch, in ``simulate``, ``compare``, ``sweep`` and ``tune``."""
 
 from pathlib import Path
 
@@ -34,6 +34,18 @@ def test_the_steady_bubble_counts_steps_that_a_file_leaves_to_its_caller(pipesch
     assert file["steady_bubble_fraction"] == pytest.approx(1 - 9.5 / 12.5)
     pipedream = data(pipesched, f"simulate -s pipedream -p 2 -m 3 {costs}")
     assert pipedream["steady_bubble_fraction"] == pytest.approx(0)
+
+
+def test_pipelines_that_drift_have_one_steady_time_in_every_command(pipesched):
+    """A simulation of its own, with ops that vary, has 33.2 ms; lockstep would have 41.25 ms, and 1F1B has it."""
+    line = "-p 4 -m 16 --set pipelines=2,advance=1 --uniform f=10ms,b=20ms"
+    simulated = data(pipesched, f"simulate -s avgpipe {line}")
+    (compared,) = data(pipesched, f"compare avgpipe {line}")["schedules"]
+    (swept,) = data(pipesched, f"sweep -s avgpipe {line}")["settings"]
+    for row in (simulated, compared, swept):
+        assert row["steady_s_per_microbatch"] == pytest.approx(0.0332, rel=0.01)
+        assert row["makespan_s"] == pytest.approx(0.66)
+    assert compared["steady_error"] == simulated["steady_error"] < 0.02
 
 
 def test_a_note_says_where_lists_are_too_long_to_be_repeated(pipesched, monkeypatch):

@@ -7,7 +7,7 @@ from pipesched.profiles import ProfileError
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.tuner import Accounting, Evaluator, Space, predict_setting, search_settings, tuned
-from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure
+from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure, pace_of_setting
 from tests.simulator.tuner.problems import problem
 
 SCHEDULES = ("avgpipe", "zb_h1", "interleaved", "chimera")
@@ -20,7 +20,9 @@ def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles
     alone_s = simulate_lists(asked.lists(several), costs, asked.cluster).makespan_s
     together_s = simulate_lists(lower(several.build()), costs, asked.cluster).makespan_s
     best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in costs.stages)
-    drifting_s, single_s = (evaluate_setting(asked, setting).seconds for setting in (several, single))
+    drifting, alone = (evaluate_setting(asked, setting) for setting in (several, single))
+    drifting_s, single_s = drifting.seconds, alone.seconds
+    assert pace_of_setting(asked, drifting).s_per_microbatch == drifting_s / 2
     assert best_s < drifting_s < 0.95 * together_s / 3
     assert 1.01 * alone_s < together_s < 3 * single_s
 
