@@ -51,6 +51,8 @@ def test_a_simulation_of_a_profile_sums_the_ties_of_its_cut():
     cluster = flat(5, Link(bandwidth_bytes_per_s=10.0))
     setup = pipesched.Setup(profile, cluster, partition=[1, 1, 2, 1, 1])
     summed = pipesched.simulate(lists, setup).timeline
+    (swept,) = pipesched.sweep(["1f1b"], setup, num_ranks=5, num_microbatches=5).outcomes
+    assert swept.seconds == summed.makespan_s
     alone = pipesched.simulate(lists, replace(setup, costs=replace(profile, ties=()))).timeline
     sums = [span for span in summed.spans if isinstance(span.op, Reduce)]
     assert sorted(span.op.stage for span in sums) == [0, 2, 4]
