@@ -198,3 +198,6 @@ def test_a_named_gpu_has_its_own_memory_and_node(pipesched):
     assert "no layout fits into 16.76 GiB, 90% of 18.63 GiB" in limited.err
     of_node = pipesched(f"plan llama3-70b {narrow} --nodes 2 --machine dgx-h200 --memory-limit 20GB")
     assert (of_node.code, of_node.err) == (1, limited.err)
+    small = "-b 32 --tp 2 --depth 2 -s 1f1b --microbatch-sizes 1 --top 1 --workers 1 --nodes 1"
+    placed = pipesched(f"plan llama3-8b {small} --gpu h100 --machine dgx-a100")
+    assert "90% of 39.39 GiB" in placed.out, "the memory of the machine"

@@ -53,14 +53,15 @@ def test_the_products_of_an_iteration_are_those_of_the_published_formula():
 
 
 @pytest.mark.parametrize(
-    ("zero", "weights", "kept"), [(0, 2, 16), (1, 2, 4 + 12 / 4), (2, 2, (4 + 12) / 4), (3, 2 / 4, (4 + 12) / 4)]
+    ("zero", "weights", "gradients", "moments"), [(0, 2, 4, 12), (1, 2, 4, 3), (2, 2, 1, 3), (3, 2 / 4, 1, 3)]
 )
-def test_training_states_have_the_bytes_per_parameter_of_the_zero_paper(zero, weights, kept):
+def test_training_states_have_the_bytes_per_parameter_of_the_zero_paper(zero, weights, gradients, moments):
     """arXiv:1910.02054, figure 1, with float32 gradients: K = 12 of Adam, over 4 copies."""
     profile = estimated_profile(GPT3, LayerSharding(data=4, zero=zero), load_gpu("h100"), NODE, [1], "adam")
     block, parameters = profile.layers[1], LayerMaker(GPT3, 1, LayerSharding()).block().parameters
     assert block.weight_bytes == pytest.approx(weights * parameters, rel=1e-6)
-    assert block.optimizer_bytes == pytest.approx(kept * parameters, rel=1e-6)
+    assert block.optimizer_bytes == pytest.approx((gradients + moments) * parameters, rel=1e-6)
+    assert block.kept_gradient_bytes == pytest.approx(gradients * parameters, rel=1e-6)
 
 
 def test_a_step_moves_the_bytes_of_its_states():
