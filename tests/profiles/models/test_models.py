@@ -37,10 +37,12 @@ def test_a_slice_has_the_weights_of_the_whole_model(text):
     num_layers = len(model.layers)
     whole = build_layers(model, 0, num_layers, seed=3)
     torch.manual_seed(99)  # whatever happened before
+    state = torch.get_rng_state()
     for first in range(num_layers):
         part = build_layers(model, first, num_layers, seed=3)
         expected = [w for layer in list(whole)[first:] for w in weights(layer)]
         assert all(torch.equal(a, b) for a, b in zip(weights(part), expected, strict=True))
+    assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers stay as they are"
 
 
 def test_seeds_and_layers_differ():

@@ -92,6 +92,8 @@ def test_traits_travel_and_a_file_without_them_says_nothing_of_them():
         (TINY.replace('"name"', '"version"'), "got the key 'version' twice"),
         (changed(format="other"), "format: got 'other'"),
         (changed(version=2), "version: got 2, expected 1"),
+        (changed(version=True), "version: got True, expected 1"),
+        (changed(version=1.0), "version: got 1.0, expected 1"),
         (changed(colour=1), "'colour': got an unknown field"),
         (TINY.replace('  "name": "tiny",\n', ""), "name: got no such field"),
         (changed(name=3), "name: got 3, expected type str"),
