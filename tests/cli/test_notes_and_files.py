@@ -38,6 +38,22 @@ def test_a_profile_of_a_cpu_on_a_machine_of_gpus_is_noted_once(pipesched, line):
     assert json.loads(pipesched(f"{other} --json").out)["notes"] == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "partition {gpt} -p 2",
+        "plan {gpt} -b 4 --devices 2 -s gpipe --top 1",
+        "tune {gpt} -b 4 --ranks 2 -s gpipe",
+        "sweep -s gpipe -p 2 -m 4 --profile {gpt}",
+    ],
+)
+def test_a_profile_of_a_cpu_on_a_machine_of_ones_own_is_noted_once(pipesched, folder, line):
+    node = json.loads((DATA / "machines" / "dgx-a100.json").read_text(encoding="utf-8"))
+    (folder / "mine.json").write_text(json.dumps(node | {"origin": "mine"}), encoding="utf-8")
+    (note,) = json.loads(pipesched(f"{line.format(gpt=GPT)} --nodes 1 --machine mine.json --json").out)["notes"]
+    assert "not on the GPUs of mine.json" in note
+
+
 def test_more_ranks_than_cores_and_a_busy_machine_are_noted_of_a_run(pipesched, no_ranks, monkeypatch):
     class Busy:
         def others(self):

@@ -69,6 +69,15 @@ def test_recompute_is_for_all_stages_or_some_of_a_name_or_a_file(pipesched, fold
     assert [row["name"] for row in rows] == ["gpipe+R", "mine+R"]
 
 
+def test_the_bytes_of_every_device_are_written_with_its_microbatches(pipesched, folder):
+    line = "simulate -s 1f1b -p 2 -m 3 --uniform f=1,b=2,saved_bytes=100"
+    assert pipesched(f"{line} --memory m.csv").code == 0
+    with (folder / "m.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {int(row["total_bytes"]) for row in rows} == {0, 100, 200}
+    assert all(int(row["total_bytes"]) == 100 * float(row["microbatches"]) for row in rows)
+
+
 def test_every_span_is_written_as_json_and_csv(pipesched, folder):
     for suffix in ("json", "csv"):
         answer = pipesched(f"simulate -f mine.csv {UNIFORM} --timeline t.{suffix} --out all.json")
@@ -181,6 +190,7 @@ def test_two_predictions_are_called_as_their_files_and_differ_relative_to_the_fi
     assert "\nmakespan: b 24 s, a 12 s, difference -50.0%\n" in table
     assert "difference = (a - b) / b" in table
     assert "4 s in b, 2 s in a" in table
+    assert " 0-1 │" in table, "equal devices are one row"
     assert not any(word in table + commas + markdown for word in ("error", "predicted", "measured"))
     assert commas.splitlines()[1] == "b,a,makespan_s,,24.0,12.0,-0.5"
     assert "| quantity          | device |    b |    a | difference |" in markdown

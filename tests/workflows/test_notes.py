@@ -8,7 +8,7 @@ import pytest
 
 import pipesched
 from pipesched import workflows
-from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerCosts, StageCost
 from pipesched.profiles.io import load_estimate_errors
 from pipesched.profiles.processes import LoadMeter
@@ -96,6 +96,14 @@ def test_ops_are_longer_than_what_their_rank_takes_beside_them(op_s, beside_s, i
     notes = timeline_notes(run(op_s, beside_s))
     assert bool(notes) == is_said
     assert not notes or ("stage 0 takes 1 s" in notes[0] and "2 s" in notes[0])
+
+
+@pytest.mark.parametrize(("op_s", "is_said"), [(1e-3, False), (1e-6, True)])
+def test_so_are_those_of_a_prediction_or_it_says_so(op_s, is_said):
+    cluster = pipesched.flat(2, Link(send_s=5e-6, post_s=5e-6, receive_s=5e-6))
+    costs = pipesched.DeviceCost(op_s, op_s)
+    notes = pipesched.simulate(pipesched.build("1f1b", 2, 4), pipesched.Setup(costs, cluster)).notes
+    assert ["an op of stage" in note for note in notes] == [True] * is_said
 
 
 GPU, CPU = Yardstick("cuda", 1, 1.0), Yardstick("cpu", 1, 1.0)

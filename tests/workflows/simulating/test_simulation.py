@@ -103,6 +103,7 @@ def test_jitter_has_a_distribution_and_no_steady_time():
 
     assert result.distribution is not None
     assert result.distribution.runs == 5
+    assert "5 runs: min " in result.table().caption
     assert result.steady_s_per_microbatch is None
 
 
