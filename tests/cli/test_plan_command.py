@@ -85,7 +85,8 @@ def test_a_picture_shows_the_placement_and_of_one_of_many_copies_the_bubble_of_a
     (plan,) = json.loads(pipesched(line).out)["plans"]
     assert plan["candidate"]["width"] == 5
     picture = (folder / "plan.svg").read_text()
-    for text in ("the first of 5 copies", f"bubble_fraction {plan['bubble_fraction']:.1%}", ">node 0<", ">copy 1<"):
+    bubble = f"bubble_fraction {plan['bubble_fraction']:.1%}"
+    for text in ("the first of 5 copies", bubble, ">node 0<", ">copy 1<", ">inside: no limit<"):
         assert text in picture
 
 

@@ -47,9 +47,11 @@ def test_how_layers_are_computed_goes_with_the_plan_to_its_export(pipesched, fol
     assert "tensor parallelism: got 4, expected 1" in refused.err
 
 
-@pytest.mark.parametrize(("gpus", "most"), [("", 2), ("--gpus 3", 2), ("--gpus 2", None)])
-def test_a_node_has_no_more_devices_than_gpus_for_them(pipesched, gpus, most):
-    pipesched(f"profile {GPT} --gpu h100 --tensor-parallel 4 --out gpt.json")
+@pytest.mark.parametrize(
+    ("tensor", "gpus", "most"), [(4, "", 2), (4, "--gpus 3", 2), (4, "--gpus 2", None), (16, "--gpus 2", 1)]
+)
+def test_a_node_has_no_more_devices_than_gpus_for_them(pipesched, tensor, gpus, most):
+    pipesched(f"profile {GPT} --gpu h100 --tensor-parallel {tensor} --out gpt.json")
     answer = pipesched(f"plan gpt.json -b 8 -s 1f1b --nodes 2 --machine dgx-h100 {gpus} --depth 2 --top 1")
     if most is None:
         assert (answer.code, answer.err) == (0, "")
