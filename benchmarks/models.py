@@ -119,7 +119,7 @@ def cases(blocks: int = 14) -> dict[str, Case]:
     """Return the eight models by name, all but ResNet-50 of a number of blocks; transformers makes seven of them."""
     import transformers as hf
 
-    hf.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # as it is there
+    hf.logging.set_verbosity_error()
     words = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     block = {"num_hidden_layers": blocks, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     sparse = {
