@@ -66,8 +66,8 @@ def read_plan(text: str, file: str) -> Plan:
     """
     if re.match(r'\s*\{\s*"format"\s*:\s*"pipesched\.plan"', text):
         raise ProfileError(
-            f"{file}: got an answer of 'pipesched plan', expected a plan; try 'pipesched plan PROFILE --out F', "
-            "or for a layout its flags, 'pipesched plan MODEL --export megatron'"
+            f"{file}: got an answer with layouts, expected a plan; try a plan for a profile, or `trainer=megatron` for "
+            "the flags of a layout"
         )
     is_list = text.lstrip().startswith("[")
     record = _chosen(text, file) if is_list else parse_record(PlanRecord, text, file, _ADVICE)
