@@ -27,6 +27,7 @@ _FLAGS = {
     "latency_factor": "--link latency",
     "slow_devices": "--slow",
     "slow_links": "--slow",
+    "trainer": "--export",
 }
 """Options with names of their own; `option_name` gives the others."""
 _OPTIONS: dict[str, str] = {}

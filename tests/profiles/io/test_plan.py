@@ -94,7 +94,7 @@ def test_what_does_not_fit_the_schedule_is_refused_in_one_line(change, words):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"pipesched-plan"', '"pipesched.plan"', "got an answer with layouts, expected a plan; try a plan for a profile"),
+        ('"pipesched-plan"', '"pipesched.plan"', "got an answer with layouts, expected a plan; try a plan for"),
         ('"version": 1', '"version": 2', "version: got 2, expected 1"),
         ('"version": 3', '"version": 2', ": version: got 2, expected 3; correct it, or make the plan again"),
         ('"width": 2', '"width": 0', "schedule_spec.width: got 0"),
