@@ -79,6 +79,11 @@ class LayoutJudge:
         """Return the layers of each stage of every cut that is tried."""
         return tuple(cut.partition for _, _, cut in self._bounds(layout, self._own_passes(layout.sharding)))
 
+    def least_bytes(self, setting: Setting) -> float:
+        """Return the lower bound of the peak bytes of a layout."""
+        layout = _layout(setting)
+        return min(num_bytes for num_bytes, _, _ in self._bounds(layout, self._own_passes(layout.sharding)))
+
     def weigh(self, setting: Setting) -> Outcome:
         """Predict time and memory of the fastest cut that fits, else of the one with least memory, or a refusal."""
         layout, limit, best = _layout(setting), self._request.memory_bytes, None

@@ -109,7 +109,7 @@ def test_search_agrees_with_a_plain_loop(
     is_hidden = "zeros" in changes
     base = LayerSharding(has_sequence=True, hides_weights=is_hidden, hides_gradients=is_hidden)
     request = small_request(shape, memory_bytes, base=base, **changes)
-    judge, plain = LayoutJudge(request), []
+    judge, plain, needed_bytes = LayoutJudge(request), [], set()
     excluded = 0
     for number, layout in enumerate(layouts(request)):
         bounded, seconds = judge.first(layout, number), []
@@ -118,6 +118,7 @@ def test_search_agrees_with_a_plain_loop(
                 of_cut, num_bytes = plain_seconds(shape, replace(layout, partition=partition))
             except ScheduleError:
                 continue
+            needed_bytes.add(num_bytes)
             if memory_bytes is None or num_bytes <= memory_bytes:
                 seconds.append(of_cut)
         if seconds:
@@ -133,6 +134,8 @@ def test_search_agrees_with_a_plain_loop(
     assert [outcome.seconds for outcome in ranking.ranked] == pytest.approx([entry[0] for entry in best], rel=1e-12)
     assert [key(outcome.setting) for outcome in ranking.ranked] == [key(layout) for _, _, layout in best]
     assert memory_bytes is None or excluded
+    rejected = search_plans(replace(request, memory_bytes=min(needed_bytes) - 1)).rejected
+    assert min(outcome.held_bytes for outcome in rejected if outcome.seconds is not None) == min(needed_bytes)
 
 
 def llama_3_405b(zero: int, recompute: str) -> LayoutRequest:
