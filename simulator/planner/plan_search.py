@@ -261,7 +261,7 @@ class _Search:
 
 
 def _in_bytes(judge: LayoutJudge | PlanJudge, bounded: BoundedSetting[float]) -> BoundedSetting[float]:
-    """Return a candidate ranked by its peak bytes; inf if nothing is known. A layout first gets the bound of its cuts."""
+    """Return a candidate ranked by its peak bytes; inf if nothing is known. A layout first gets its bound in bytes."""
     if isinstance(judge, LayoutJudge) and not bounded.num_refined:
         return replace(bounded, cost=max(bounded.cost, judge.least_bytes(bounded.setting)), num_refined=1)
     outcome = judge.weigh(bounded.setting)
