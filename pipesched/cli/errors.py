@@ -39,6 +39,7 @@ _SAID = {
     r"our JSON \(schedules\.formats\.to_json\)": "our JSON (pipesched show --format json)",
     re.escape(TRUST_ADVICE): "try --trust-model if you trust the file",
     r"try pipesched\.profile\('([^']*)'\)": r"try pipesched profile \1 --out FILE",
+    r"pipesched\.analytic_profile\('([^']*)', '([^']*)'\)": r"'pipesched profile \1 --gpu \2'",
     r"with pipesched\.profile$": "with 'pipesched profile MODEL'",
     r"pipesched\.run has measured": "'pipesched run --out' has written",
     r"with pipesched\.(?:\w+\.)*profile_of_layers$": (

@@ -65,7 +65,7 @@ def resolve_model(text: str) -> Model:
     if not name or not attribute or "=" in attribute:
         estimated = get_close_matches(name, preset_names(), n=1, cutoff=0.7)
         advice = [f"gpt:layers=8,width=320{', or' if estimated else ''}"]
-        advice += [f"'pipesched profile {known} --gpu h100', as {known} can only be estimated" for known in estimated]
+        advice += [f"pipesched.analytic_profile('{known}', 'h100'), as it can only be estimated" for known in estimated]
         raise ProfileError(
             f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)}, hf:TYPE, tv:NAME, "
             f"package.module:factory or path.py:factory; try {' '.join(advice)}"

@@ -134,7 +134,7 @@ def test_a_flag_is_true_or_false_as_its_word_says(arguments, num_true):
     [
         ("gpz", "lenet5, lstm, mlp, resnet, vgg16, hf:TYPE, tv:NAME, package.module:factory or path.py"),
         ("", "unknown model"),
-        ("llama3-70c", "or 'pipesched profile llama3-70b --gpu h100', as llama3-70b can only be estimated"),
+        ("llama3-70c", "or pipesched.analytic_profile('llama3-70b', 'h100'), as it can only be estimated"),
         ("gpt:depth=2", "unknown argument 'depth', expected one of layers, width, heads"),
         ("gpt:layers", "expected key=value"),
         ("gpt:layers=2,layers=3", "each key once"),
