@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.io import load_gpu, load_kernel_table
 from pipesched.workflows.measuring import fit_gpu
 
@@ -61,6 +62,20 @@ def test_the_library_answers_as_the_command(pipesched, folder):
     assert said["errors"] == [row]
     assert row["median_absolute_error"] < 0.5
     assert fitted.to_frame().shape == (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "peak", "said"),
+    [
+        (15, 1e15, "got 15 products of matrices, expected at least 16, of which half are fitted"),
+        (40, 2e8, r"kernels: got 4\.19e\+03 of the bfloat16 peak of slow for m=64, "),
+    ],
+)
+def test_a_table_that_cannot_be_fitted_is_named(folder, rows, peak, said):
+    table_of(folder, "some.csv", rows)
+    (folder / "slow.json").write_text(json.dumps(CORE | {"flops_per_s": {"bfloat16": peak}}))
+    with pytest.raises(ProfileError, match=rf"some\.csv: {said}"):
+        fit_gpu(folder / "some.csv", folder / "slow.json")
 
 
 @pytest.mark.parametrize(("gpu", "is_foreign"), [("a100", False), ("a100-40gb", False), ("h100", True)])
