@@ -68,9 +68,11 @@ def test_each_output_has_the_errors_of_the_estimates_of_the_gpu(pipesched, folde
     assert answer["estimate_errors"] == estimate_data("H100")
 
 
-def test_a_known_run_gives_a_factor_that_other_commands_take(pipesched):
+def test_a_known_run_gives_a_factor_that_other_commands_take(pipesched, folder):
     text = words(pipesched(f"simulate {COUNTS} {ESTIMATE} --fit-iteration 900ms"))
     factor = re.search(r"factor (\S+) from one known run of 900 ms, estimated at", text)[1]
+    answer = data(pipesched, f"simulate {COUNTS} {ESTIMATE} --fit-iteration 0.9")
+    assert answer["fit"]["factor"] == pytest.approx(float(factor), rel=1e-4)
     assert f"for other settings use --fit-factor {factor}" in text
     fitted = f"{ESTIMATE} --fit-factor {factor}"
     (compared,) = data(pipesched, f"compare 1f1b -p 4 -m 8 {fitted}")["schedules"]
@@ -78,8 +80,9 @@ def test_a_known_run_gives_a_factor_that_other_commands_take(pipesched):
     assert (compared["makespan_s"], swept["makespan_s"]) == pytest.approx((0.9, 0.9), rel=1e-4)
     note = "fitted: layers take 2 times their estimated seconds; published runs were compared without this factor"
     plan = "plan llama3-8b -b 8 --nodes 1 --machine dgx-h100 --tp 8 --zero 1 --depth 1"
-    for line in (plan, "profile llama3-8b --gpu h100 --microbatch-sizes 1"):
+    for line in (plan, "profile llama3-8b --gpu h100 --microbatch-sizes 1 --out p.json"):
         assert note in words(pipesched(f"{line} --fit-factor 2"))
+    assert note in words(pipesched("tune p.json -b 2 -p 2 -s 1f1b -m 2 -n 1"))
 
 
 def test_other_costs_have_no_rates(pipesched):
