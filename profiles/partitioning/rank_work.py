@@ -48,14 +48,14 @@ class RankWork:
         self._stages = np.array([stage for stages in self._stages_of for stage in stages], np.intp)
         self._firsts = np.array([*accumulate(map(len, self._stages_of), initial=0)][:-1], np.intp)
         self._seconds = np.array([seconds for owner in owners for _, seconds in owner], np.float64)
+        self._rows = np.arange(len(self._stages))
         self._is_work = np.repeat([1] * len(ranks) + [0] * len(channels), [*map(len, owners)])
 
     def loads_s(self, cuts: CutTable) -> Float64s:
         """Return the work of each rank, and then of each channel [s]: cuts x (ranks and channels)."""
         begins, ends = bounds_of(cuts)
-        rows = range(len(self._stages))
-        befores_s = self._seconds[rows, begins[:, self._stages] * self._is_work]
-        return self._sums(self._seconds[rows, ends[:, self._stages]] - befores_s)
+        befores_s = self._seconds[self._rows, begins[:, self._stages] * self._is_work]
+        return self._sums(self._seconds[self._rows, ends[:, self._stages]] - befores_s)
 
     def over_stages(self, values: Float64s) -> Float64s:
         """Add values of stages, cuts x stages, over the stages of each rank, and then of each channel."""

@@ -240,8 +240,10 @@ def _copies(schedule: Schedule) -> machine_code.Int8s:
     columns, copies = schedule.columns, machine_code.int8s(0)
     for begin, end in pairwise(columns.begins.tolist()):
         codes, stages = columns.codes[begin:end], columns.stages[begin:end]
-        versions = np.zeros_like(stages) if columns.others is None else columns.others[begin:end]
         is_step, computes = codes == op_cells.STEP, (codes < op_cells.SEND_F) | (codes >= op_cells.OVERLAPPED)
+        if not is_step.any() or not computes[is_step.argmax() :].any():
+            continue
+        versions = np.zeros_like(stages) if columns.others is None else columns.others[begin:end]
         for stage in np.unique(stages[is_step]):
             own_steps, own_computes = is_step & (stages == stage), computes & (stages == stage)
             replaced = versions[own_computes & (versions < own_steps.cumsum())]
