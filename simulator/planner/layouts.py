@@ -180,9 +180,8 @@ def no_layout(request: LayoutRequest) -> ProfileError:
     ):
         if given is not None and not _chosen(divisors(whole), given):
             near = max(count for count in divisors(whole) if count <= max(given))
-            return ProfileError(
-                f"plan: {name}: got {', '.join(map(str, given))}, expected {expected}; try `{name}={near}`"
-            )
+            got = ",".join(map(str, given))
+            return ProfileError(f"plan: got `{name}={got}`, expected {expected}; try `{name}={near}`")
     counts = f"heads={request.shape.heads}" + (f", experts={experts.count}" if experts else "")
     return ProfileError(
         f"plan: got no layout of {request.shape.name} for {request.num_gpus} GPUs and a batch of {request.batch_size} "

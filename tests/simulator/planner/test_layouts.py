@@ -167,10 +167,10 @@ def test_workers_and_limits_change_nothing() -> None:
 def test_numbers_that_do_not_divide() -> None:
     with pytest.raises(ProfileError, match="got no layout of small for 8 GPUs and a batch of 7 samples"):
         search_plans(small_request(SMALL, None, batch_size=7, depths=(1,), tensors=(1,), contexts=(1,)))
-    with pytest.raises(ProfileError, match=r"^plan: tensor: got 3, expected a divisor of the 8 GPUs; try `tensor=2`$"):
+    with pytest.raises(ProfileError, match=r"^plan: got `tensor=3`, expected a divisor of the 8 GPUs; try `tensor=2`$"):
         search_plans(small_request(SMALL, None, tensors=(3,)))
     with pytest.raises(
-        ProfileError, match="plan: expert: got 2, expected 1, as the model has no experts; try `expert=1`"
+        ProfileError, match="plan: got `expert=2`, expected 1, as the model has no experts; try `expert=1`"
     ):
         search_plans(small_request(SMALL, None, experts=(2,)))
 
