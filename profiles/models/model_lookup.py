@@ -64,11 +64,10 @@ def resolve_model(text: str) -> Model:
     attribute, _, rest = rest.partition(":")
     if not name or not attribute or "=" in attribute:
         estimated = get_close_matches(name, preset_names(), n=1, cutoff=0.7)
-        advice = [f"gpt:layers=8,width=320{', or' if estimated else ''}"]
-        advice += [f"pipesched.analytic_profile('{known}', 'h100'), as it can only be estimated" for known in estimated]
+        others = [f", or pipesched.analytic_profile('{near}', 'h100'), as it can only be estimated" for near in estimated]
         raise ProfileError(
             f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)}, hf:TYPE, tv:NAME, "
-            f"package.module:factory or path.py:factory; try {' '.join(advice)}"
+            f"package.module:factory or path.py:factory; try gpt:layers=8,width=320{''.join(others)}"
         )
     if name in LIBRARIES:
         library = LIBRARIES[name]

@@ -98,7 +98,7 @@ def memory(
 def peak_bytes(
     timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
 ) -> dict[int, int]:
-    """Return the peak of every device [bytes]: the largest total of `memory`, whose arguments and errors it has."""
+    """Return the peak of every device, its largest total [bytes]; arguments and errors as in `memory`."""
     held = _held(timeline, costs, schedule, buffers)
     devices, begins = np.unique(held.devices, return_index=True)
     peaks = np.maximum.reduceat(held.amounts.sum(axis=1), begins) if len(devices) else begins

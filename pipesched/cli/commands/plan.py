@@ -245,7 +245,8 @@ def _planned_layouts(
 
     cluster = _gpus(machines, asked.num_devices, layout.gpu)
     gpu: str | Gpu | None = layout.gpu
-    if gpu is None and machines.machine and machines.memory_limit:  # the limit is not the memory of its data sheet
+    if gpu is None and machines.machine and machines.memory_limit:
+        # a GPU is recognised by its memory, which the limit replaces in the cluster
         gpu = gpu_of(_gpus(replace(machines, memory_limit=None), asked.num_devices, None))
     with progress_bar(f"planning for {len(cluster.devices)} GPUs") as tick:
         return pipesched.plan_layout(
