@@ -63,11 +63,12 @@ def resolve_model(text: str) -> Model:
         return model.resolved(model.name)
     attribute, _, rest = rest.partition(":")
     if not name or not attribute or "=" in attribute:
-        estimated = get_close_matches(name, preset_names(), n=1, cutoff=0.7)
-        others = [f", or pipesched.analytic_profile('{near}', 'h100'), as it can only be estimated" for near in estimated]
+        presets = get_close_matches(name, preset_names(), n=1, cutoff=0.7)
+        advice = ", or pipesched.analytic_profile('{}', 'h100'), as it can only be estimated"
+        estimates = map(advice.format, presets)
         raise ProfileError(
             f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)}, hf:TYPE, tv:NAME, "
-            f"package.module:factory or path.py:factory; try gpt:layers=8,width=320{''.join(others)}"
+            f"package.module:factory or path.py:factory; try gpt:layers=8,width=320{''.join(estimates)}"
         )
     if name in LIBRARIES:
         library = LIBRARIES[name]
