@@ -63,6 +63,16 @@ def test_a_fork_gets_its_arguments_folder_and_environment_and_writes_to_its_log(
     assert (tmp_path / "log").read_text() == "a b c\n"
 
 
+def test_a_server_lives_on_where_the_folder_that_it_was_started_in_is_deleted(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    assert fork([], environment(), tmp_path / "log").wait() == 0
+    (tmp_path / "gone").rmdir()
+    monkeypatch.chdir(tmp_path)
+    assert fork([], environment(), tmp_path / "log").wait() == 0
+    assert os.readlink(f"/proc/{server()}/cwd") == "/"
+
+
 def test_one_server_is_kept_and_is_started_anew_when_it_is_gone_and_outlives_the_thread_that_did(tmp_path):
     for name in "ab":
         assert fork([], environment(), tmp_path / name).wait() == 0
