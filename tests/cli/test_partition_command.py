@@ -27,6 +27,13 @@ def test_the_table_has_every_stage_and_what_to_do_next(pipesched):
     assert "1f1b -p 4 --partition 3,5,9,23" in pipesched(f"partition {VGG16} -p 4 --by time").out
 
 
+def test_a_note_says_why_replicas_win_where_links_take_no_time(pipesched):
+    note = "replicas win where messages and sums take no time; give a --cluster with links, or try --by time"
+    free, *others = (pipesched(f"partition {VGG16} -p 4 {how} --json").out for how in ("", SLOW, "--by time"))
+    assert json.loads(free)["notes"] == [note]
+    assert all(note not in json.loads(other).get("notes", ()) for other in others)
+
+
 def test_ranks_that_would_be_on_other_devices_than_planned_are_pointed_out(pipesched):
     """Fast links between nodes, slow ones inside: each stage has a device of each node."""
     nodes = "--nodes 2 --gpus 2 --intra bandwidth_bytes_per_s=1e9 --inter bandwidth_bytes_per_s=1e12"

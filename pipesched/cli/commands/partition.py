@@ -60,7 +60,7 @@ def partition(
         **values_of(settings),
     )
     doubts = doubts_of_own_machine(result.request.profile, machines.machine)
-    notes = [*doubts_of_table(profile), *doubts, *result.notes]
+    notes = [*doubts_of_table(profile), *doubts, *map(in_flags, result.notes)]
     if out is not None:
         if out.name.endswith(".graph.txt"):
             emit(result.staged_graph(profile), out)

@@ -131,7 +131,15 @@ class PartitionedModel:
             *other_device(request.profile, machine_name_of(request.cluster)),
             *unknown_bytes(request.profile),
             *given_stages(request.profile),
+            *self._free_links(),
         ]
+
+    def _free_links(self) -> list[str]:
+        """Return a note if replicas share a stage because neither messages nor sums take time."""
+        stages = self.partitioned.stages
+        if all(stage.replicas == 1 for stage in stages) or any(stage.reduce_s + stage.transfer_s for stage in stages):
+            return []
+        return ["replicas win where messages and sums take no time; give a `cluster` with links, or try `by=time`"]
 
     @property
     def layers(self) -> str:
