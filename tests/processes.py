@@ -77,10 +77,11 @@ def eventually(condition):
 
 
 def processes_in(folder):
-    """Return those that work in `folder`, or name it in their command: not the ones that have ended."""
+    """Return those that work in `folder`, or name it in their command or environment: not the ones that have ended."""
     pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if (process / "cwd").readlink() == folder or str(folder).encode() in (process / "cmdline").read_bytes():
+            told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            if (process / "cwd").readlink() == folder or str(folder).encode() in told:
                 pids.append(int(process.name))
     return pids

@@ -70,7 +70,7 @@ def test_a_server_lives_on_where_the_folder_that_it_was_started_in_is_deleted(tm
     (tmp_path / "gone").rmdir()
     monkeypatch.chdir(tmp_path)
     assert fork([], environment(), tmp_path / "log").wait() == 0
-    assert os.readlink(f"/proc/{server()}/cwd") == "/"
+    assert Path(f"/proc/{server()}/cwd").readlink() == Path("/")
 
 
 def test_one_server_is_kept_and_is_started_anew_when_it_is_gone_and_outlives_the_thread_that_did(tmp_path):
