@@ -1,10 +1,10 @@
 """A backward in two halves: I for the gradients of the inputs, W for the gradients of the weights.
 
-The split (arXiv:2401.10241, section 2) uses two functions of PyTorch's pipeline runtime. They are private, so only this
-file uses them, and its tests pin their behaviour. `run_input_pass` keeps the gradients that arrive at the ops with
-parameters; `run_weight_pass` starts from these gradients. Between the two, PyTorch keeps the graph below the topmost of
-these ops, with its saved tensors, and frees the graph above. An output that depends on no input, such as a bias made of
-parameters, has no part in I: its backward waits for W.
+The split (arXiv:2401.10241, section 2) uses `stage_backward_input` of PyTorch's pipeline runtime. It is private, so
+only this file uses it, and its tests pin its behaviour. `run_input_pass` keeps the gradients that arrive at the ops
+with parameters; `run_weight_pass` starts from these gradients. Between the two, PyTorch keeps the graph below the
+topmost of these ops, with its saved tensors, and frees the graph above. An output that depends on no input, such as a
+bias made of parameters, has no part in I: its backward waits for W.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
-from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+from torch.distributed.pipelining._backward import stage_backward_input
 
 from pipesched.profiles import ProfileError
 
@@ -31,10 +31,6 @@ class Rest(NamedTuple):
 
     groups: list[dict[str, Any]]
     apart: list[tuple[GradientEdge, Tensor]]
-
-
-_IS_RIGHT_FOR_REUSE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Earlier versions of torch sum wrongly in W if a parameter has several ops, or an op several outputs."""
 
 
 class _Output(GradientEdge):
@@ -70,16 +66,17 @@ def run_input_pass(
         ProfileError: No output depends on an input, or PyTorch cannot split this graph.
     """
     edges = [_Output(*(get_gradient_edge(y) if isinstance(y, Tensor) else y)) for y in outputs]
-    arrived, apart = [*zip(edges, gradients, strict=True)], []
-    if len(edges) > 1:
+    arrived, apart, reached = [*zip(edges, gradients, strict=True)], [], list(xs)
+    if len(edges) + len(xs) > 2:
         below = _depending(edges, {get_gradient_edge(x).node for x in xs})
         apart = [(GradientEdge(*edge), gradient) for edge, gradient in arrived if edge.node not in below]
         arrived = [(edge, gradient) for edge, gradient in arrived if edge.node in below]
+        reached = [x for x in xs if get_gradient_edge(x).node in below]  # torch before 2.13 fails at any other
     try:
         _, groups = stage_backward_input(
             cast("list[Tensor]", [edge for edge, _ in arrived]),  # as good as tensors here
             [gradient for _, gradient in arrived],
-            list(xs),
+            reached,
             iter(parameters),
         )
     except RuntimeError as error:  # PyTorch's message has the reason and many lines of its own arguments
@@ -100,10 +97,46 @@ def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
     groups, apart = rest
     # a group may need tensors saved by another group's ops if ops share a parameter, or an output is apart
     is_shared = bool(apart) or any(len(group["intermediates"]) > 1 for group in groups)
-    stage_backward_weight(iter(parameters), groups, retain_graph=is_shared)
+    owners = {get_gradient_edge(parameter).node: parameter for parameter in parameters}
+    while groups:
+        group = groups.pop()
+        _add([owners[node] for node in group["params"]], _weight_gradients(group, is_shared))
     _own(fresh, foreign)
     if apart:
-        _add_apart(apart, parameters, foreign)
+        edges, gradients = zip(*apart, strict=True)
+        late = [parameter for parameter in parameters if parameter.grad is None]
+        _add(parameters, torch.autograd.grad(edges, parameters, gradients, allow_unused=True))
+        _own(late, foreign)
+
+
+def _weight_gradients(group: dict[str, Any], keeps_graph: bool) -> Sequence[Tensor | None]:
+    """Return the gradients of a group's parameters, from the gradients that arrived at its ops."""
+    arrived = [*zip(group["intermediates"], group["grads"], strict=True)]
+    starts = [
+        (GradientEdge(op, place), gradient)
+        for op, own in arrived
+        for place, gradient in enumerate(own)
+        if gradient is not None
+    ]
+    if not starts:
+        return [None] * len(group["params"])
+    edges, gradients = zip(*starts, strict=True)
+    # an op behind another op of its group takes only what arrived in I: the other's share is part of it
+    hooks = [op.register_prehook(lambda _, own=own: own) for op, own in arrived] if len(arrived) > 1 else []
+    try:
+        ends = [GradientEdge(node, 0) for node in group["params"]]
+        return torch.autograd.grad(edges, ends, gradients, retain_graph=keeps_graph)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _add(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None and parameter.grad is not None:
+            parameter.grad += gradient
+        elif gradient is not None:
+            parameter.grad = gradient
 
 
 def kept_gradients(rest: Rest) -> Iterator[Tensor]:
@@ -136,36 +169,12 @@ def _depending(edges: Sequence[GradientEdge], targets: set[Node]) -> set[Node]:
 
 
 def _require_possible(groups: Sequence[dict[str, Any]]) -> None:
-    """Refuse the graphs for which PyTorch's W would be wrong."""
+    """Refuse the graphs for which W would be wrong: PyTorch has then put a parameter into several groups."""
     uses = Counter(parameter for group in groups for parameter in group["params"])
-    is_possible = all(count == 1 for count in uses.values())
-    if not _IS_RIGHT_FOR_REUSE:
-        for group in groups:
-            many = len(group["intermediates"]) > 1 or any(
-                g is not None for arrived in group["grads"] for g in arrived[1:]
-            )
-            is_possible = is_possible and not many
-            group["grads"] = [arrived[:1] for arrived in group["grads"]]  # torch 2.6 accepts no further ones, even None
-    if not is_possible:
+    if any(count > 1 for count in uses.values()):
         raise ProfileError(
-            f"a parameter is used by several ops in a way that torch {torch.__version__} cannot split into I and W; "
-            "use a schedule with B" + ("" if _IS_RIGHT_FOR_REUSE else ", or torch 2.13")
+            "a parameter is used by several ops in a way that PyTorch cannot split into I and W; use a schedule with B"
         )
-
-
-def _add_apart(
-    apart: Sequence[tuple[GradientEdge, Tensor]], parameters: Sequence[nn.Parameter], foreign: set[int]
-) -> None:
-    """Add the gradients of the outputs that depend on no input."""
-    edges, gradients = zip(*apart, strict=True)
-    fresh = [parameter for parameter in parameters if parameter.grad is None]
-    added = torch.autograd.grad(edges, parameters, gradients, allow_unused=True)
-    for parameter, gradient in zip(parameters, added, strict=True):
-        if gradient is not None and parameter.grad is not None:
-            parameter.grad += gradient
-        elif gradient is not None:
-            parameter.grad = gradient
-    _own(fresh, foreign)
 
 
 def _own(parameters: Sequence[nn.Parameter], foreign: set[int]) -> None:

@@ -12,6 +12,7 @@ from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import build
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
+from tests.torch_releases import runtime_of_2_13
 
 WIDTHS = (3, 5, 7, 2)  # of the input and of what each stage hands on
 ROWS = 4  # in a micro-batch
@@ -35,6 +36,7 @@ def buffers_in_torch(m):
     return sum(buffer.nbytes for buffer in buffers if buffer is not None)
 
 
+@runtime_of_2_13
 @pytest.mark.distributed
 @pytest.mark.parametrize("m", [1, 5])
 def test_we_count_as_many_bytes_of_buffers_as_pytorch_holds(alone, m):

@@ -69,7 +69,7 @@ def test_an_overlap_waits_for_the_messages_of_both_before_either_runs():
     )
 
 
-@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available", "ignore:.*set acc_events")  # torch 2.11
 def test_a_profiler_sees_both_halves_a_recompute_and_a_sum():
     run = Local(recompute(build("chimera", 2, 4)))
     with profile(activities=[ProfilerActivity.CPU]) as profiled:

@@ -41,7 +41,11 @@ def test_the_bytes_of_a_stack_of_linear_and_relu_are_those_counted_by_hand(size)
 
 
 def test_a_layer_that_pytorch_cannot_split_leaves_only_its_own_stage_without_i_and_w(monkeypatch):
-    monkeypatch.setattr(split_backward, "_IS_RIGHT_FOR_REUSE", False)
+    def refuse_reuse(groups):
+        if any(len(group["intermediates"]) > 1 for group in groups):
+            raise ProfileError("got ops that share a parameter")
+
+    monkeypatch.setattr(split_backward, "_require_possible", refuse_reuse)
     layers = (*(partial(nn.Linear, 4, 4) for _ in range(3)), Tied)
     model = Model("odd", layers, tuple("abcd"), nn.functional.mse_loss, lambda n, seed: (torch.ones(n, 4),) * 2)
     profile = measure(model, 2)

@@ -15,10 +15,6 @@ from pipesched.profiles.measuring import split_backward
 from pipesched.profiles.measuring.split_backward import kept_gradients, run_input_pass, run_weight_pass
 from pipesched.profiles.models import build_layers, resolve_model
 
-reuse = pytest.mark.skipif(
-    not split_backward._IS_RIGHT_FOR_REUSE, reason="this torch cannot split ops that share parameters"
-)
-
 
 class First(nn.Module):
     def forward(self, pair):
@@ -99,6 +95,27 @@ class Custom(nn.Module):
         return Twice.apply(x, self.weight)
 
 
+class Stop(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(*_):
+        return None
+
+
+class Stopped(nn.Module):
+    """No gradient arrives at one of its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.reached, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.reached(x) + Stop.apply(self.other(x))
+
+
 class Idle(nn.Module):
     """One of its layers is never used, another is frozen."""
 
@@ -123,12 +140,11 @@ MODULES = {
     "view": (lambda: nn.Sequential(nn.Linear(4, 4), Columns()), (3, 4)),
     "custom": (lambda: nn.Sequential(nn.Linear(4, 4), Custom(), nn.ReLU()), (3, 4)),
     "idle": (Idle, (3, 4)),
+    "stopped": (Stopped, (3, 4)),
     "added": (lambda: nn.Sequential(Added(), Added()), (3, 4)),
     "nothing to train": (nn.Tanh, (3, 4)),
     "nothing at all": (nn.Identity, (3, 4)),
     "batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.PReLU()), (3, 4)),
-}
-REUSING = {
     "tied": (Tied, (3, 4)),
     "computed": (Computed, (3, 4)),
     "lstm": (lambda: nn.Sequential(nn.LSTM(4, 4), First()), (3, 4)),
@@ -138,7 +154,7 @@ REUSING = {
 
 def made(name):
     torch.manual_seed(0)
-    make, shape = (MODULES | REUSING)[name]
+    make, shape = MODULES[name]
     return make().double(), torch.randn(2, *shape, dtype=torch.float64)
 
 
@@ -151,7 +167,7 @@ def split(module, x, gradient):
     run_weight_pass(run_input_pass([get_gradient_edge(y)], [gradient], [x], trained(module)), trained(module))
 
 
-@pytest.mark.parametrize("name", [*MODULES, *(pytest.param(name, marks=reuse) for name in REUSING)])
+@pytest.mark.parametrize("name", MODULES)
 def test_both_halves_over_two_micro_batches_give_what_the_whole_backward_gives(name):
     module, inputs = made(name)
     wholes, halves = ([x.detach().clone().requires_grad_() for x in inputs] for _ in range(2))
@@ -245,7 +261,6 @@ class Several(nn.Module):
         return left, skip, bias * self.linear.bias, right, skip * x
 
 
-@reuse
 @pytest.mark.parametrize("has_edges", [False, True])
 def test_both_halves_of_several_tensors_give_what_the_whole_backward_gives(has_edges):
     torch.manual_seed(0)
@@ -294,15 +309,7 @@ def test_parameters_that_ops_share_in_part_are_refused_not_summed_wrongly():
             torch.testing.assert_close([p.grad for p in module.parameters()], list(whole))
 
 
-@pytest.mark.skipif(split_backward._IS_RIGHT_FOR_REUSE, reason="this torch can")
-@pytest.mark.parametrize("name", ["tied", "lstm"])
-def test_an_older_torch_refuses_what_it_would_sum_wrongly(name):
-    module, inputs = made(name)
-    with pytest.raises(ProfileError, match=r"cannot split into I and W; .* torch 2\.13"):
-        split(module, inputs[0].requires_grad_(), torch.ones(3, 4, dtype=torch.float64))
-
-
-def test_pytorchs_functions_still_leave_what_we_look_at():
+def test_pytorchs_function_still_leaves_what_we_look_at():
     linear, x = nn.Linear(4, 4), torch.ones(3, 4, requires_grad=True)
     y, gradient = linear(x), torch.ones(3, 4)
     inputs, (group,) = _backward.stage_backward_input([y], [gradient], [x], linear.parameters())
@@ -312,17 +319,12 @@ def test_pytorchs_functions_still_leave_what_we_look_at():
     assert [type(node).__name__ for node in group["intermediates"]] == ["AddmmBackward0"]
     assert torch.equal(group["grads"][0][0], gradient)
     assert y.grad_fn is None  # it cuts the output off: we give it an edge, and let go of that
-    _backward.stage_backward_weight(linear.parameters(), [group])
-    assert torch.equal(linear.bias.grad, torch.full((4,), 3.0))
-    assert group.keys() == {"params"}
 
 
 def test_pytorch_still_hands_over_gradients_that_are_not_the_parameters_own():
     """When this fails, `_own` may go."""
-    if not split_backward._IS_RIGHT_FOR_REUSE:
-        pytest.skip("some older ones add them up first")
     module, x = nn.Sequential(Added(), Added()), torch.ones(3, 4, requires_grad=True)
     gradient = torch.ones(3, 4)
     _, groups = _backward.stage_backward_input([module(x)], [gradient], [x], module.parameters())
-    _backward.stage_backward_weight(module.parameters(), groups)
-    assert {p.grad.data_ptr() for p in module.parameters()} == {gradient.data_ptr()}
+    grads = [grad for group in groups for grad in split_backward._weight_gradients(group, keeps_graph=False)]
+    assert {grad.data_ptr() for grad in grads} == {gradient.data_ptr()}

@@ -11,7 +11,6 @@ from pipesched.profiles.models import build_layers, draw_batch, resolve_model, t
 from pipesched.profiles.partitioning import parse_partition
 from tests.profiles.measuring.test_profiler import CONV, GPT, MLP, strange_model
 from tests.profiles.measuring.test_several_tensors import several
-from tests.profiles.measuring.test_split_backward import reuse
 from tests.profiles.models import tiny_modules
 
 SIZE = 2
@@ -87,7 +86,7 @@ CASES = {
 """Model, number type, and numbers of stages."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=reuse) if name == "several" else name for name in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(name):
     make, dtype, stage_counts = CASES[name]
     model = make()

@@ -11,10 +11,11 @@ from pipesched.profiles.traces import read_traces
 from pipesched.schedules.ops import computes
 from tests.executor.job_sequence_ranks import run_module
 from tests.profiles.traces.torch_ranks import KINDS, MICROBATCHES, STEPS
+from tests.torch_releases import runtime_of_2_13
 
 NAMES = {"annotated": "1f1b"}
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, runtime_of_2_13]
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from pipesched.schedules.ops import stages_of
 from tests.executor import pipelines
 from tests.executor.job_sequence_ranks import run_module
 from tests.schedules.formats.csv_support import halves
+from tests.torch_releases import runtime_of_2_13
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, runtime_of_2_13]
 
 MODEL = "mlp:layers=16,width=8"
 ON_FOUR_RANKS = ("1f1b", "interleaved", "interleaved_zb", "zbv", "dualpipe_v", "hanayo")

@@ -16,6 +16,7 @@ from pipesched.schedules.ops import Recv, Reduce, Reshard, Step, Unshard, stages
 from pipesched.schedules.semantics import Communication, progress
 from tests.schedules.formats.csv_support import halves
 from tests.schedules.torch_schedules import constructed, loop, vee
+from tests.torch_releases import runtime_of_2_13
 
 GENERATORS = [
     ("ScheduleLoopedBFS", loop(4, 2)),
@@ -101,6 +102,7 @@ def test_pytorch_takes_losses_by_their_order_so_the_last_stage_must_run_its_forw
     assert runtime._maybe_get_loss(SimpleNamespace(is_last=True), 0) == runtime._internal_losses[0]
 
 
+@runtime_of_2_13
 def test_the_receives_that_pytorch_defers_cross_in_a_v_and_we_say_so(tmp_path):
     """`defer_pp_recv=True` of 2.13: over gloo ZBV's gradients come out wrong without a word."""
     runtime = constructed("_PipelineScheduleRuntime", 2, 4, vee(2))
