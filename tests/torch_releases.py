@@ -1,9 +1,9 @@
-"""What tests ask of PyTorch's own pipeline runtime, which older releases lack."""
+"""A mark for the tests that need the pipeline runtime of a new release of PyTorch."""
 
 import pytest
 import torch
 
 runtime_of_2_13 = pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-    reason="PyTorch's runtime sends to its own rank before 2.13, which gloo cannot, and defers no receive",
+    reason="before 2.13 PyTorch's runtime sends messages to its own rank, which gloo refuses, and defers no receive",
 )

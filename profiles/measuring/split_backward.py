@@ -1,16 +1,16 @@
 """A backward in two halves: I for the gradients of the inputs, W for the gradients of the weights.
 
-The split (arXiv:2401.10241, section 2) uses `stage_backward_input` of PyTorch's pipeline runtime. It is private, so
-only this file uses it, and its tests pin its behaviour. `run_input_pass` keeps the gradients that arrive at the ops
-with parameters; `run_weight_pass` starts from these gradients. Between the two, PyTorch keeps the graph below the
-topmost of these ops, with its saved tensors, and frees the graph above. An output that depends on no input, such as a
-bias made of parameters, has no part in I: its backward waits for W.
+The split (arXiv:2401.10241, section 2) uses `stage_backward_input` of PyTorch's pipeline runtime. This function is
+private: only this file uses it, and the tests of this file pin its behaviour. `run_input_pass` keeps the gradients that
+arrive at the ops with parameters; `run_weight_pass` starts from these gradients. Between the two, PyTorch keeps the
+graph below the topmost of these ops, with its saved tensors, and frees the graph above. An output that depends on no
+input, such as a bias made of parameters, has no part in I: its backward waits for W.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -31,6 +31,9 @@ class Rest(NamedTuple):
 
     groups: list[dict[str, Any]]
     apart: list[tuple[GradientEdge, Tensor]]
+
+
+_INDEPENDENT = "the output does not depend on the input, expected an output that does; cut the stage elsewhere"
 
 
 class _Output(GradientEdge):
@@ -60,7 +63,7 @@ def run_input_pass(
         outputs: The stage's outputs that require gradients, or the edges at the start of their graphs.
         gradients: Gradient of each output.
         xs: The stage's inputs that require gradients; leaves.
-        parameters: Parameters of the stage.
+        parameters: Parameters of the stage that require gradients.
 
     Raises:
         ProfileError: No output depends on an input, or PyTorch cannot split this graph.
@@ -72,6 +75,8 @@ def run_input_pass(
         apart = [(GradientEdge(*edge), gradient) for edge, gradient in arrived if edge.node not in below]
         arrived = [(edge, gradient) for edge, gradient in arrived if edge.node in below]
         reached = [x for x in xs if get_gradient_edge(x).node in below]  # torch before 2.13 fails at any other
+    if not reached:
+        raise ProfileError(_INDEPENDENT)
     try:
         _, groups = stage_backward_input(
             cast("list[Tensor]", [edge for edge, _ in arrived]),  # as good as tensors here
@@ -83,9 +88,7 @@ def run_input_pass(
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ProfileError(f"the backward for the input failed: {reason}") from error
     if all(x.grad is None for x in xs):
-        raise ProfileError(
-            "the output does not depend on the input, expected an output that does; cut the stage elsewhere"
-        )
+        raise ProfileError(_INDEPENDENT)
     _require_possible(groups)
     return Rest(groups, apart)
 
@@ -99,8 +102,7 @@ def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
     is_shared = bool(apart) or any(len(group["intermediates"]) > 1 for group in groups)
     owners = {get_gradient_edge(parameter).node: parameter for parameter in parameters}
     while groups:
-        group = groups.pop()
-        _add([owners[node] for node in group["params"]], _weight_gradients(group, is_shared))
+        _run_group(groups.pop(), owners, is_shared)
     _own(fresh, foreign)
     if apart:
         edges, gradients = zip(*apart, strict=True)
@@ -109,8 +111,8 @@ def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
         _own(late, foreign)
 
 
-def _weight_gradients(group: dict[str, Any], keeps_graph: bool) -> Sequence[Tensor | None]:
-    """Return the gradients of a group's parameters, from the gradients that arrived at its ops."""
+def _run_group(group: dict[str, Any], owners: Mapping[Node, nn.Parameter], keeps_graph: bool) -> None:
+    """Add to the gradients of a group's parameters, from the gradients that arrived at its ops."""
     arrived = [*zip(group["intermediates"], group["grads"], strict=True)]
     starts = [
         (GradientEdge(op, place), gradient)
@@ -119,13 +121,15 @@ def _weight_gradients(group: dict[str, Any], keeps_graph: bool) -> Sequence[Tens
         if gradient is not None
     ]
     if not starts:
-        return [None] * len(group["params"])
+        return
     edges, gradients = zip(*starts, strict=True)
-    # an op behind another op of its group takes only what arrived in I: the other's share is part of it
-    hooks = [op.register_prehook(lambda _, own=own: own) for op, own in arrived] if len(arrived) > 1 else []
+    # the gradient that arrived in I is complete: it has passed the hooks of users, and contains the gradients of the
+    # group's other ops
+    hooks = [op.register_prehook(lambda _, own=own: own) for op, own in arrived]
     try:
         ends = [GradientEdge(node, 0) for node in group["params"]]
-        return torch.autograd.grad(edges, ends, gradients, retain_graph=keeps_graph)
+        added = torch.autograd.grad(edges, ends, gradients, retain_graph=keeps_graph, allow_unused=True)
+        _add([owners[node] for node in group["params"]], added)
     finally:
         for hook in hooks:
             hook.remove()
@@ -180,7 +184,7 @@ def _require_possible(groups: Sequence[dict[str, Any]]) -> None:
 def _own(parameters: Sequence[nn.Parameter], foreign: set[int]) -> None:
     """Give each of `parameters` a separate gradient to add to.
 
-    The gradients of PyTorch's W may share memory: one may be the gradient that arrived, another parameter's, or a view.
+    The gradients of W may share memory: one may be the gradient that arrived, another parameter's, or a view.
     """
     taken = set(foreign)
     for parameter in parameters:

@@ -27,11 +27,18 @@ def test_the_table_has_every_stage_and_what_to_do_next(pipesched):
     assert "1f1b -p 4 --partition 3,5,9,23" in pipesched(f"partition {VGG16} -p 4 --by time").out
 
 
-def test_a_note_says_why_replicas_win_where_links_take_no_time(pipesched):
-    note = "replicas win where messages and sums take no time; give a --cluster with links, or try --by time"
-    free, *others = (pipesched(f"partition {VGG16} -p 4 {how} --json").out for how in ("", SLOW, "--by time"))
-    assert json.loads(free)["notes"] == [note]
-    assert all(note not in json.loads(other).get("notes", ()) for other in others)
+def test_a_note_says_why_stages_have_several_devices_if_no_link_has_a_bandwidth(pipesched, tmp_path):
+    def notes(line):
+        return json.loads(pipesched(f"partition {line} --json").out).get("notes", [])
+
+    note = "stages have several devices, as no link has a bandwidth: give a --cluster with bandwidths"
+    assert notes(f"{VGG16} -p 4") == notes(f"{VGG16} -p 4 --link latency_s=0.1") == [f"{note}, or try --by time"]
+    assert notes(f"{VGG16} -p 64") == [note], "a stage has a layer at least"
+    assert notes(f"{VGG16} -p 4 {SLOW}") == notes(f"{VGG16} -p 4 --by time") == []
+    (tmp_path / "seconds.csv").write_text("f,b\n1,2\n1,2\n")
+    others = notes(f"{tmp_path / 'seconds.csv'} -p 2")
+    assert any(other.startswith("the profile has no bytes of messages") for other in others)
+    assert not any(note in other for other in others)
 
 
 def test_ranks_that_would_be_on_other_devices_than_planned_are_pointed_out(pipesched):

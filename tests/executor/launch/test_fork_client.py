@@ -63,7 +63,7 @@ def test_a_fork_gets_its_arguments_folder_and_environment_and_writes_to_its_log(
     assert (tmp_path / "log").read_text() == "a b c\n"
 
 
-def test_a_server_lives_on_where_the_folder_that_it_was_started_in_is_deleted(tmp_path, monkeypatch):
+def test_a_server_is_in_no_folder_that_a_user_may_delete(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     assert fork([], environment(), tmp_path / "log").wait() == 0

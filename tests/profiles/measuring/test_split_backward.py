@@ -1,4 +1,4 @@
-"""I and W against the whole backward of autograd, and what PyTorch's own functions must go on doing."""
+"""I and W beside the whole backward of autograd, and the behaviour of PyTorch's own function that I needs."""
 
 import contextlib
 import gc
@@ -116,6 +116,37 @@ class Stopped(nn.Module):
         return self.reached(x) + Stop.apply(self.other(x))
 
 
+class Hooked(nn.Linear):
+    """A user changes the gradient of its output."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        y.register_hook(lambda gradient: gradient / 8)
+        return y
+
+
+class Frozen(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient @ ctx.saved_tensors[0], None
+
+
+class WithoutGradient(nn.Module):
+    """Its weight requires a gradient and gets none."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return Frozen.apply(x, self.weight)
+
+
 class Idle(nn.Module):
     """One of its layers is never used, another is frozen."""
 
@@ -141,6 +172,8 @@ MODULES = {
     "custom": (lambda: nn.Sequential(nn.Linear(4, 4), Custom(), nn.ReLU()), (3, 4)),
     "idle": (Idle, (3, 4)),
     "stopped": (Stopped, (3, 4)),
+    "hooked": (lambda: Hooked(4, 4), (3, 4)),
+    "without gradient": (lambda: nn.Sequential(WithoutGradient(), nn.Linear(4, 4)), (3, 4)),
     "added": (lambda: nn.Sequential(Added(), Added()), (3, 4)),
     "nothing to train": (nn.Tanh, (3, 4)),
     "nothing at all": (nn.Identity, (3, 4)),
@@ -217,8 +250,9 @@ def test_what_waits_for_w_are_the_gradients_at_the_ops_with_parameters():
     assert any(kept.data_ptr() == gradient.data_ptr() for kept in kept_gradients(rest))
 
 
-def test_the_output_is_not_needed_for_i_and_nothing_is_held_after_w():
-    module, inputs = made("gpt")
+@pytest.mark.parametrize("name", ["gpt", "tied", "lstm"])
+def test_the_output_is_not_needed_for_i_and_nothing_is_held_after_w(name):
+    module, inputs = made(name)
     x, held = inputs[0].requires_grad_(), []
 
     class Box:
@@ -292,10 +326,12 @@ class Constant(nn.Module):
         return self.weight * 2
 
 
-def test_an_output_that_does_not_depend_on_the_input_is_refused():
-    x, module = torch.ones(3, requires_grad=True), Constant()
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(1, 1), (1, 2), (2, 1)])
+def test_outputs_that_do_not_depend_on_the_inputs_are_refused(num_outputs, num_inputs):
+    module, ones = Constant(), torch.ones(3)
+    xs = [ones.clone().requires_grad_() for _ in range(num_inputs)]
     with pytest.raises(ProfileError):
-        split(module, x, torch.ones(3))
+        run_input_pass([module(x) for x in xs[:1] * num_outputs], [ones] * num_outputs, xs, trained(module))
 
 
 def test_parameters_that_ops_share_in_part_are_refused_not_summed_wrongly():
@@ -326,5 +362,7 @@ def test_pytorch_still_hands_over_gradients_that_are_not_the_parameters_own():
     module, x = nn.Sequential(Added(), Added()), torch.ones(3, 4, requires_grad=True)
     gradient = torch.ones(3, 4)
     _, groups = _backward.stage_backward_input([module(x)], [gradient], [x], module.parameters())
-    grads = [grad for group in groups for grad in split_backward._weight_gradients(group, keeps_graph=False)]
-    assert {grad.data_ptr() for grad in grads} == {gradient.data_ptr()}
+    owners = {get_gradient_edge(parameter).node: parameter for parameter in module.parameters()}
+    for group in groups:
+        split_backward._run_group(group, owners, keeps_graph=False)
+    assert {p.grad.data_ptr() for p in module.parameters()} == {gradient.data_ptr()}
