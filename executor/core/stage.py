@@ -72,7 +72,6 @@ Loss: TypeAlias = Callable[[Any, Any], Tensor]
 OnLoss: TypeAlias = Callable[[int, Any, Value, Tensor], None]
 """Called with micro-batch, output, target and loss after each forward of the last stage."""
 
-_BACKWARD_TAKES_EDGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 _NOTHING: AbstractContextManager[None] = nullcontext()
 _Left = TypeVar("_Left")
 
@@ -122,7 +121,6 @@ class Stage(ABC):
         return {}
 
 
-_Start: TypeAlias = Tensor | GradientEdge
 """The start of a backward: an output, or the graph without the output, which may be freed once it was sent."""
 
 
@@ -136,14 +134,14 @@ class _Graph:
     """
 
     x: Value
-    starts: _Start | list[_Start | None] | None
+    starts: GradientEdge | list[GradientEdge | None] | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
     """The state from I to W if no input requires a gradient; W then runs the whole backward."""
 
-    starts: Sequence[_Start]
+    starts: Sequence[GradientEdge]
     gradients: Sequence[Tensor]
 
 
@@ -484,13 +482,13 @@ def _graph_of(x: Value, y: Value) -> _Graph:
     return _Graph(x, [None if tensor is None else _start_of(tensor) for tensor in y])
 
 
-def _start_of(y: Tensor) -> _Start | None:
+def _start_of(y: Tensor) -> GradientEdge | None:
     if not y.requires_grad:
         return None  # a first stage without parameters has nothing to learn
-    return get_gradient_edge(y) if _BACKWARD_TAKES_EDGES else y
+    return get_gradient_edge(y)
 
 
-def _seeds(graph: _Graph, gradient: Value | None) -> tuple[list[_Start], list[Tensor]]:
+def _seeds(graph: _Graph, gradient: Value | None) -> tuple[list[GradientEdge], list[Tensor]]:
     """Return the starts of a backward that a gradient has arrived for, and these gradients."""
     starts, gradients = graph.starts, gradient
     if not isinstance(starts, list):  # an edge is a tuple
@@ -507,9 +505,9 @@ def _seeds(graph: _Graph, gradient: Value | None) -> tuple[list[_Start], list[Te
     return [start for start, _ in pairs], [arrived for _, arrived in pairs]
 
 
-def _run_backward(starts: Sequence[_Start], gradients: Sequence[Tensor]) -> None:
+def _run_backward(starts: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:
     if starts:
-        torch.autograd.backward(starts, gradients)  # type: ignore[arg-type]  # of one kind
+        torch.autograd.backward(starts, gradients)
 
 
 def _taken_gradient(x: Tensor) -> Tensor:
