@@ -121,16 +121,14 @@ class Stage(ABC):
         return {}
 
 
-"""The start of a backward: an output, or the graph without the output, which may be freed once it was sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Graph:
     """The state of a forward for the backward.
 
     Attributes:
         x: The input, without the tensors of a tuple that require no gradient.
-        starts: The start at the output, or one for each tensor of the output; None if it requires no gradient.
+        starts: The edge at the output, or one for each tensor of the output; None if it requires no gradient. The
+            output itself may be freed once it was sent.
     """
 
     x: Value
