@@ -9,7 +9,8 @@ input, such as a bias made of parameters, has no part in I: its backward waits f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -88,25 +89,58 @@ def run_input_pass(
         raise ProfileError(f"the backward for the input failed: {reason}") from error
     if all(x.grad is None for x in xs):
         raise ProfileError(_INDEPENDENT)
+    _require_possible(groups)
     return Rest(groups, apart)
 
 
 def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
     """Run W: add to the gradients of `parameters`; `rest`, from `run_input_pass`, cannot be used again."""
-    arrived = [pair for group in rest.groups for pair in zip(group["intermediates"], group["grads"], strict=True)]
-    starts = [(GradientEdge(op, place), kept) for op, every in arrived for place, kept in enumerate(every)]
-    starts = [(edge, kept) for edge, kept in (*starts, *rest.apart) if kept is not None]
-    rest.groups.clear()
+    fresh = [parameter for parameter in parameters if parameter.grad is None]
+    foreign = {_address(gradient) for gradient in kept_gradients(rest)} if fresh else set()
+    groups, apart = rest
+    # a group may need tensors saved by another group's ops if ops share a parameter, or an output is apart
+    is_shared = bool(apart) or any(len(group["intermediates"]) > 1 for group in groups)
+    owners = {get_gradient_edge(parameter).node: parameter for parameter in parameters}
+    while groups:
+        _run_group(groups.pop(), owners, is_shared)
+    _own(fresh, foreign)
+    if apart:
+        edges, gradients = zip(*apart, strict=True)
+        late = [parameter for parameter in parameters if parameter.grad is None]
+        _add(parameters, torch.autograd.grad(edges, parameters, gradients, allow_unused=True))
+        _own(late, foreign)
+
+
+def _run_group(group: dict[str, Any], owners: Mapping[Node, nn.Parameter], keeps_graph: bool) -> None:
+    """Add to the gradients of a group's parameters, from the gradients that arrived at its ops."""
+    arrived = [*zip(group["intermediates"], group["grads"], strict=True)]
+    starts = [
+        (GradientEdge(op, place), gradient)
+        for op, own in arrived
+        for place, gradient in enumerate(own)
+        if gradient is not None
+    ]
     if not starts:
         return
     edges, gradients = zip(*starts, strict=True)
-    # what arrived at an op in I is complete: it has passed the hooks of users, and contains what the other ops send
-    hooks = [op.register_prehook(lambda _, every=every: every) for op, every in arrived]
+    # the gradient that arrived in I is complete: it has passed the hooks of users, and contains the gradients of the
+    # group's other ops
+    hooks = [op.register_prehook(lambda _, own=own: own) for op, own in arrived]
     try:
-        torch.autograd.backward(edges, gradients, inputs=parameters)
+        ends = [GradientEdge(node, 0) for node in group["params"]]
+        added = torch.autograd.grad(edges, ends, gradients, retain_graph=keeps_graph, allow_unused=True)
+        _add([owners[node] for node in group["params"]], added)
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _add(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None and parameter.grad is not None:
+            parameter.grad += gradient
+        elif gradient is not None:
+            parameter.grad = gradient
 
 
 def kept_gradients(rest: Rest) -> Iterator[Tensor]:
@@ -136,3 +170,30 @@ def _depending(edges: Sequence[GradientEdge], targets: set[Node]) -> set[Node]:
         depending |= new
         left += new
     return depending
+
+
+def _require_possible(groups: Sequence[dict[str, Any]]) -> None:
+    """Refuse the graphs for which W would be wrong: PyTorch has then put a parameter into several groups."""
+    uses = Counter(parameter for group in groups for parameter in group["params"])
+    if any(count > 1 for count in uses.values()):
+        raise ProfileError(
+            "a parameter is used by several ops in a way that PyTorch cannot split into I and W; use a schedule with B"
+        )
+
+
+def _own(parameters: Sequence[nn.Parameter], foreign: set[int]) -> None:
+    """Give each of `parameters` a separate gradient to add to.
+
+    The gradients of W may share memory: one may be the gradient that arrived, another parameter's, or a view.
+    """
+    taken = set(foreign)
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if _address(parameter.grad) in taken or parameter.grad.stride() != parameter.stride():
+            parameter.grad = torch.empty_like(parameter).copy_(parameter.grad).detach()
+        taken.add(_address(parameter.grad))
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

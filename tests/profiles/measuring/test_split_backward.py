@@ -1,5 +1,6 @@
 """I and W beside the whole backward of autograd, and the behaviour of PyTorch's own function that I needs."""
 
+import contextlib
 import gc
 import weakref
 
@@ -10,6 +11,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.pipelining import _backward
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.measuring import split_backward
 from pipesched.profiles.measuring.split_backward import kept_gradients, run_input_pass, run_weight_pass
 from pipesched.profiles.models import build_layers, resolve_model
 
@@ -70,6 +72,13 @@ class Added(nn.Module):
 
     def forward(self, x):
         return x + self.bias
+
+
+class AddedView(Added):
+    """Its gradient is a view of the tensor that arrives."""
+
+    def forward(self, x):
+        return x + self.bias.view(1, 12).view(3, 4)
 
 
 class Twice(torch.autograd.Function):
@@ -173,6 +182,7 @@ MODULES = {
     "hooked": (lambda: Hooked(4, 4), (3, 4)),
     "without gradient": (lambda: nn.Sequential(WithoutGradient(), nn.Linear(4, 4)), (3, 4)),
     "added": (lambda: nn.Sequential(Added(), Added()), (3, 4)),
+    "added view": (AddedView, (3, 4)),
     "nothing to train": (nn.Tanh, (3, 4)),
     "nothing at all": (nn.Identity, (3, 4)),
     "batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.PReLU()), (3, 4)),
@@ -204,7 +214,7 @@ def test_both_halves_over_two_micro_batches_give_what_the_whole_backward_gives(n
     wholes, halves = ([x.detach().clone().requires_grad_() for x in inputs] for _ in range(2))
     gradients = [torch.randn_like(module(x)).detach() for x in inputs]
     for x, gradient in zip(wholes, gradients, strict=True):
-        module(x).backward(gradient)
+        module(x).backward(gradient.clone())  # to which autograd may add the next one
     expected = [p.grad for p in module.parameters()]
     module.zero_grad()
     kept = [gradient.clone() for gradient in gradients]
@@ -225,8 +235,9 @@ def test_i_leaves_the_parameters_alone_and_w_the_input():
     assert torch.equal(x.grad, before)
 
 
-def test_every_parameter_has_a_gradient_of_its_own_to_add_to():
-    module, inputs = made("added")
+@pytest.mark.parametrize("name", ["added", "added view"])
+def test_every_parameter_has_a_gradient_of_its_own_to_add_to(name):
+    module, inputs = made(name)
     x, gradient = inputs[0].requires_grad_(), torch.ones(3, 4, dtype=torch.float64)
     split(module, x, gradient)
     storages = {t.untyped_storage().data_ptr() for t in (gradient, x.grad, *(p.grad for p in module.parameters()))}
@@ -238,6 +249,24 @@ def test_a_gradient_that_is_spread_over_memory_once_is_laid_out_like_its_paramet
     for x, number in zip(inputs, (1.0, 2.0), strict=True):
         split(module, x.detach().requires_grad_(), torch.tensor(number, dtype=torch.float64).expand(3, 4))
     assert all(torch.equal(p.grad, torch.full_like(p, 3.0)) for p in module.parameters())
+
+
+def test_w_runs_no_op_between_the_ops_with_parameters():
+    """Otherwise W would take as long as the whole backward."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    x = torch.ones(3, 4, requires_grad=True)
+    y, ran = module(x), []
+    left = [y.grad_fn]
+    while left:
+        node = left.pop()
+        left += [following for following, _ in node.next_functions if following is not None]
+        name = type(node).__name__
+        node.register_hook(lambda *_, name=name: ran.append(name))
+    rest = run_input_pass([y], [torch.ones(3, 4)], [x], trained(module))
+    assert {"ReluBackward0", "TanhBackward0"} <= {*ran}
+    ran.clear()
+    run_weight_pass(rest, trained(module))
+    assert {"AddmmBackward0"} <= {*ran} <= {"AddmmBackward0", "TBackward0", "AccumulateGrad"}
 
 
 def test_what_waits_for_w_are_the_gradients_at_the_ops_with_parameters():
@@ -332,13 +361,15 @@ def test_outputs_that_do_not_depend_on_the_inputs_are_refused(num_outputs, num_i
         run_input_pass([module(x) for x in xs[:1] * num_outputs], [ones] * num_outputs, xs, trained(module))
 
 
-def test_parameters_that_ops_share_in_part_are_summed_rightly():
-    for seed in range(20):  # PyTorch's groups of parameters depend on the order of a set
+def test_parameters_that_ops_share_in_part_are_refused_not_summed_wrongly():
+    # PyTorch's groups of parameters then depend on the order of a set: with luck they are right
+    for seed in range(20):
         torch.manual_seed(seed)
         module, x = PartlyShared().double(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
         whole = torch.autograd.grad(module(x).sum(), list(module.parameters()))
-        split(module, x, torch.ones(3, 4, dtype=torch.float64))
-        torch.testing.assert_close([p.grad for p in module.parameters()], list(whole))
+        with contextlib.suppress(ProfileError):
+            split(module, x, torch.ones(3, 4, dtype=torch.float64))
+            torch.testing.assert_close([p.grad for p in module.parameters()], list(whole))
 
 
 def test_pytorchs_function_still_leaves_what_we_look_at():
@@ -351,3 +382,14 @@ def test_pytorchs_function_still_leaves_what_we_look_at():
     assert [type(node).__name__ for node in group["intermediates"]] == ["AddmmBackward0"]
     assert torch.equal(group["grads"][0][0], gradient)
     assert y.grad_fn is None  # it cuts the output off: we give it an edge, and let go of that
+
+
+def test_pytorch_still_hands_over_gradients_that_are_not_the_parameters_own():
+    """When this fails, `_own` may go."""
+    module, x = nn.Sequential(Added(), Added()), torch.ones(3, 4, requires_grad=True)
+    gradient = torch.ones(3, 4)
+    _, groups = _backward.stage_backward_input([module(x)], [gradient], [x], module.parameters())
+    owners = {get_gradient_edge(parameter).node: parameter for parameter in module.parameters()}
+    for group in groups:
+        split_backward._run_group(group, owners, keeps_graph=False)
+    assert {p.grad.data_ptr() for p in module.parameters()} == {gradient.data_ptr()}
