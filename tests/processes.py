@@ -77,11 +77,11 @@ def eventually(condition):
 
 
 def processes_in(folder):
-    """Return those that work in `folder`, or name it in their command or environment: not the ones that have ended."""
+    """Return the running processes that work in `folder`, or name it in their command or environment."""
     pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-            if (process / "cwd").readlink() == folder or str(folder).encode() in told:
+            words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            if (process / "cwd").readlink() == folder or str(folder).encode() in words:
                 pids.append(int(process.name))
     return pids

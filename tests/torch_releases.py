@@ -1,4 +1,4 @@
-"""A mark for the tests that need the pipeline runtime of a new release of PyTorch."""
+"""A mark for the tests that need the pipeline runtime of PyTorch 2.13."""
 
 import pytest
 import torch

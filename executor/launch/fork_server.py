@@ -64,7 +64,7 @@ class Server:
         self._is_loading = self._is_alone = False
         self._asked: list[dict[str, Any]] = []  # processes that are not there yet
         self._pid = os.getpid()
-        os.chdir("/")  # no user deletes it; MKL ends a process whose folder is gone
+        os.chdir("/")  # a user may delete any other folder, and MKL then ends the process
         adopt_orphans()
         if can_fork():
             end_with(launcher, signal.SIGCONT)

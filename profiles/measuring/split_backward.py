@@ -116,16 +116,15 @@ def _run_group(group: dict[str, Any], owners: Mapping[Node, nn.Parameter], keeps
     arrived = [*zip(group["intermediates"], group["grads"], strict=True)]
     starts = [
         (GradientEdge(op, place), gradient)
-        for op, own in arrived
-        for place, gradient in enumerate(own)
+        for op, kept in arrived
+        for place, gradient in enumerate(kept)
         if gradient is not None
     ]
     if not starts:
         return
     edges, gradients = zip(*starts, strict=True)
-    # the gradient that arrived in I is complete: it has passed the hooks of users, and contains the gradients of the
-    # group's other ops
-    hooks = [op.register_prehook(lambda _, own=own: own) for op, own in arrived]
+    # what arrived in I is complete: users' hooks have changed it, and it contains the gradients from the other ops
+    hooks = [op.register_prehook(lambda _, kept=kept: kept) for op, kept in arrived]
     try:
         ends = [GradientEdge(node, 0) for node in group["params"]]
         added = torch.autograd.grad(edges, ends, gradients, retain_graph=keeps_graph, allow_unused=True)

@@ -27,11 +27,11 @@ def test_the_table_has_every_stage_and_what_to_do_next(pipesched):
     assert "1f1b -p 4 --partition 3,5,9,23" in pipesched(f"partition {VGG16} -p 4 --by time").out
 
 
-def test_a_note_says_why_stages_have_several_devices_if_no_link_has_a_bandwidth(pipesched, tmp_path):
+def test_a_note_says_why_stages_have_several_devices_if_links_have_unlimited_bandwidth(pipesched, tmp_path):
     def notes(line):
         return json.loads(pipesched(f"partition {line} --json").out).get("notes", [])
 
-    note = "stages have several devices, as no link has a bandwidth: give a --cluster with bandwidths"
+    note = "unlimited bandwidth favours several devices per stage: give a --cluster with bandwidths"
     assert notes(f"{VGG16} -p 4") == notes(f"{VGG16} -p 4 --link latency_s=0.1") == [f"{note}, or try --by time"]
     assert notes(f"{VGG16} -p 64") == [note], "a stage has a layer at least"
     assert notes(f"{VGG16} -p 4 {SLOW}") == notes(f"{VGG16} -p 4 --by time") == []

@@ -135,14 +135,14 @@ class PartitionedModel:
         ]
 
     def _free_links(self) -> list[str]:
-        """Return a note if stages have several devices, and no link has a bandwidth."""
+        """Return a note if stages have several devices, and all links have unlimited bandwidth."""
         profile, cluster, partitioned = self.request.profile, self.request.cluster, self.partitioned
         links = [cluster.intra, cluster.inter or cluster.intra, *(link for _, _, link in cluster.links)]
-        has_bandwidth = any(math.isfinite(link.bandwidth_bytes_per_s) for link in links)
-        if has_bandwidth or unknown_bytes(profile) or all(stage.replicas == 1 for stage in partitioned.stages):
+        is_limited = any(math.isfinite(link.bandwidth_bytes_per_s) for link in links)
+        if is_limited or unknown_bytes(profile) or all(stage.replicas == 1 for stage in partitioned.stages):
             return []
         other = ", or try `by=time`" if self.request.num_devices <= len(profile.layers) else ""
-        return [f"stages have several devices, as no link has a bandwidth: give a `cluster` with bandwidths{other}"]
+        return [f"unlimited bandwidth favours several devices per stage: give a `cluster` with bandwidths{other}"]
 
     @property
     def layers(self) -> str:

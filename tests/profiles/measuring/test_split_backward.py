@@ -94,12 +94,14 @@ class Twice(torch.autograd.Function):
 
 
 class Custom(nn.Module):
-    def __init__(self):
+    """Its only op is a function of the user's."""
+
+    def __init__(self, function=Twice):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.weight, self._function = nn.Parameter(torch.randn(4, 4)), function
 
     def forward(self, x):
-        return Twice.apply(x, self.weight)
+        return self._function.apply(x, self.weight)
 
 
 class Stop(torch.autograd.Function):
@@ -133,6 +135,8 @@ class Hooked(nn.Linear):
 
 
 class Frozen(torch.autograd.Function):
+    """The weight requires a gradient, and gets none."""
+
     @staticmethod
     def forward(ctx, x, weight):
         ctx.save_for_backward(weight)
@@ -141,17 +145,6 @@ class Frozen(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient @ ctx.saved_tensors[0], None
-
-
-class WithoutGradient(nn.Module):
-    """Its weight requires a gradient and gets none."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4))
-
-    def forward(self, x):
-        return Frozen.apply(x, self.weight)
 
 
 class Idle(nn.Module):
@@ -180,7 +173,7 @@ MODULES = {
     "idle": (Idle, (3, 4)),
     "stopped": (Stopped, (3, 4)),
     "hooked": (lambda: Hooked(4, 4), (3, 4)),
-    "without gradient": (lambda: nn.Sequential(WithoutGradient(), nn.Linear(4, 4)), (3, 4)),
+    "without gradient": (lambda: nn.Sequential(Custom(Frozen), nn.Linear(4, 4)), (3, 4)),
     "added": (lambda: nn.Sequential(Added(), Added()), (3, 4)),
     "added view": (AddedView, (3, 4)),
     "nothing to train": (nn.Tanh, (3, 4)),
